@@ -87,6 +87,7 @@ class Elsewhere:
         labels: labels that were found.
         are_folders: whether each folder has a label of its own: its name in another form.
         is_in_names: whether they are in the names of the pictures.
+        are_single: whether annotations have one class for most pictures.
     """
 
     where: str
@@ -94,6 +95,7 @@ class Elsewhere:
     labels: frozenset[str]
     are_folders: bool = False
     is_in_names: bool = False
+    are_single: bool = False
 
 
 def find_labels(root: Path, paths: Sequence[str], every: Sequence[str] = ()) -> Elsewhere | None:
@@ -104,9 +106,18 @@ def find_labels(root: Path, paths: Sequence[str], every: Sequence[str] = ()) -> 
         paths: the pictures, relative to it; those of train alone, if they are in splits.
         every: those of all splits; empty: the same.
     """
-    return (
-        find_table(root, paths, every) or find_in_names(root, paths) or _in_annotations(root, paths)
-    )
+    table = find_table(root, paths, every)
+    if table is not None:
+        return table
+    named, annotated = find_in_names(root, paths), _in_annotations(root, every or paths)
+    if named is None or annotated is None:
+        return annotated or named
+    is_same = {one.lower() for one in named.labels} == {one.lower() for one in annotated.labels}
+    if annotated.are_single and is_same:
+        return annotated  # has the splits, too
+    command = annotated.fix.partition(": ")[2]
+    other = f" To use these classes: {command}" if annotated.are_single else ""
+    return replace(named, where=f"{named.where} {annotated.where}{other}")
 
 
 def _in_annotations(root: Path, paths: Sequence[str]) -> Elsewhere | None:
@@ -120,7 +131,8 @@ def _in_annotations(root: Path, paths: Sequence[str]) -> Elsewhere | None:
         else "Crop the boxes to pictures, and put those of each class into a folder of their own; "
         "or write a table with the columns path and label, with one class for each picture."
     )
-    return Elsewhere(f"{printable(found.described)}.", fix, found.labels)
+    is_single = bool(found.edit)
+    return Elsewhere(f"{printable(found.described)}.", fix, found.labels, are_single=is_single)
 
 
 def find_table(root: Path, paths: Sequence[str], every: Sequence[str] = ()) -> Elsewhere | None:

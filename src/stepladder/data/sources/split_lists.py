@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ _MAX_FILES: Final = 1000  # in a folder
 _MAX_LINES: Final = 500  # of a list that are compared
 _MAX_BYTES: Final = 1 << 26
 _MIN_NAMED_FRAC: Final = 0.5
+_SETS: Final = "ImageSets/Main"  # of Pascal VOC
 _TRAIN_AND_VAL: Final = "trainval"
 _NUMBER: Final = r"[._ -]*[0-9]+$"
 
@@ -65,6 +67,7 @@ def _folders(root: Path) -> Iterator[Path]:
     """Yield the folder, those in it, and the one above, with those beside if it is `images`."""
     yield root
     yield from _folders_in(root)
+    yield from (one for one in (root / _SETS, root.parent / _SETS) if one.is_dir())
     yield root.parent
     if is_of_files(root.name):
         yield from (one for one in _folders_in(root.parent) if one != root)
@@ -166,9 +169,7 @@ def _match(
 
 
 def _relative(root: Path, folder: Path) -> str:
-    if root.parent == folder:
-        return f"{root.name}/"
-    return "../" if root == folder.parent else f"../{root.name}/"
+    return f"{PurePosixPath(os.path.relpath(root, folder))}/"
 
 
 def _label_code(named: Sequence[tuple[str, Picture]]) -> str:

@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -20,11 +20,14 @@ from xml.etree import ElementTree
 import yaml
 
 from stepladder.data.sources.label_tables.coco import is_coco
+from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.picture_lists import find_lists
 from stepladder.data.sources.walk import is_hidden
 
 _MAX_FOLDERS: Final = 50
-_MAX_FILES: Final = 2000
+_MAX_FILES: Final = 20_000
 _MAX_BYTES: Final = 1 << 27
+_MAX_NAMED: Final = 3
 _MIN_CLASSES: Final = 2
 _MIN_NAMED_FRAC: Final = 0.5
 _YOLO_LINE: Final = re.compile(r"[0-9]+(?:\s+-?[0-9.]+(?:e-?[0-9]+)?){4,}\s*")
@@ -44,27 +47,36 @@ _CVAT: Final = (
     't.get("label") for t in i if t.get("label")}-{None,""}) for i in E.parse(a).iter("image")];'
 )
 _VOC: Final = (
-    'L=[(f.stem,{x.findtext("name") for x in E.parse(f).iter("object")}) '
-    'for f in sorted(a.rglob("*.xml"))];'
+    'g=lambda f:{x.findtext("name") for x in E.parse(f).iter("object")}-{None,""};e=".xml";'
 )
 _YOLO: Final = (
-    'import collections as C;K=lambda p:"/".join(q for q in p.with_suffix("").parts if q.lower() '
-    'not in ("images","labels"));F={K(f.relative_to(a)):f for f in sorted(a.rglob("*.txt"))};'
+    "n=dict(enumerate(s[4:]));g=lambda f:{n.get(int(l.split()[0]),l.split()[0]) for l in "
+    'f.read_text().splitlines() if l.strip()};e=".txt";'
+)
+_FILES: Final = (
+    'import collections as C,re;K=lambda p:"/".join(q for q in p.with_suffix("").parts if '
+    'q.lower() not in ("images","labels","annotations","jpegimages"));'
+    'F={K(f.relative_to(a)):f for f in sorted(a.rglob("*"+e))};'
     'I=[p.relative_to(o.parent) for p in sorted(o.parent.rglob("*")) if p.suffix.lower() in '
     '(".jpg",".jpeg",".png",".bmp",".webp",".tif",".tiff",".gif")];'
     "c=C.Counter(p.stem for p in I);d=C.Counter(f.stem for f in F.values());"
-    "S={f.stem:f for f in F.values() if d[f.stem]==1};n=dict(enumerate(s[3:]));"
-    "g=lambda f:{n.get(int(l.split()[0]),l.split()[0]) for l in f.read_text().splitlines() if "
-    "l.strip()};L=[(p,F.get(K(p)) or (S.get(p.stem) if c[p.stem]==1 else None)) for p in I];"
+    "S={f.stem:f for f in F.values() if d[f.stem]==1};"
+    "L=[(p,F.get(K(p)) or (S.get(p.stem) if c[p.stem]==1 else None)) for p in I];"
     "R=[(p,*g(f)) for p,f in L if f];"
     't={"train":"train","val":"val","valid":"val","validation":"val","test":"test"};'
-    'R=[(*r,next((t[q.lower()] for q in r[0].parts[:-1] if q.lower() in t),"")) for r in R if '
-    "len(r)==2];T={r[2] for r in R};N=2+(len(T)>1 and not T&{str()});"
+    'M={P(re.sub(r"\\s+-?[01]$","",l).strip()).name:v for k,v in (("trainval","train"),*t.items()) '
+    'for f in sorted(P(s[3]).glob("*.txt") if s[3] else ()) if '
+    '("_"+f.stem.lower()).endswith("_"+k) '
+    "for l in f.read_text().splitlines() if l.strip()};"
+    "h=lambda p:next((t[q.lower()] for q in p.parts[:-1] if q.lower() in t),"
+    'M.get(p.stem) or M.get(p.name) or "");'
+    "R=[(*r,h(r[0])) for r in R if len(r)==2];R=[r for r in R if r[2] or not M];"
+    'T={r[2] for r in R};N=2+(len(T)>1 and "" not in T);'
     'w=csv.writer(o.open("w",encoding="utf-8",newline=""));'
     'w.writerow(["path","label","split"][:N]);[w.writerow([r[0].as_posix(),*r[1:]][:N]) for r in R]'
 )
-_BY_KEY: Final = "YOLO"  # its files have the folders of the pictures
-_PLACE_NAMES: Final = frozenset({"images", "labels"})
+_BY_KEY: Final = frozenset({"YOLO", "Pascal VOC"})  # a file for each picture, in like folders
+_PLACE_NAMES: Final = frozenset({"images", "labels", "annotations", "jpegimages"})
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,7 @@ class _Found:
     classes: Mapping[str, frozenset[str]]  # by the `_key` of a picture, or by its stem
     script: str = ""
     words: tuple[str, ...] = ()
+    named: str = ""  # the places of the files, if there are several
 
 
 def find_annotations(
@@ -114,23 +127,22 @@ def find_annotations(
             if not found:
                 continue
             classes = _of_pictures(found, paths)
-            if len(classes) >= _MIN_NAMED_FRAC * len(paths):
-                return _described(found, root, classes, typed)
+            if len(classes) >= _MIN_NAMED_FRAC * min(len(paths), _MAX_FILES):
+                return _described(found, root, paths, classes, typed)
     return None
 
 
-def _of_pictures(found: _Found, paths: Sequence[str]) -> list[frozenset[str]]:
+def _of_pictures(found: _Found, paths: Sequence[str]) -> dict[str, frozenset[str]]:
     """Return the classes of each picture that has annotations."""
     num_of_stem = Counter(PurePosixPath(path).stem for path in paths)
-    is_by_key = found.name == _BY_KEY
-    classes = []
+    classes = {}
     for path in paths:
         stem = PurePosixPath(path).stem
         one = found.classes.get(_key(path))
-        if one is None and (num_of_stem[stem] == 1 or not is_by_key):
+        if one is None and (num_of_stem[stem] == 1 or found.name not in _BY_KEY):
             one = found.classes.get(stem)
         if one is not None:
-            classes.append(one)
+            classes[path] = one
     return classes
 
 
@@ -143,26 +155,45 @@ def _key(path: str) -> str:
 def _described(
     found: _Found,
     root: Path,
-    classes: Sequence[frozenset[str]],
+    paths: Sequence[str],
+    classes: Mapping[str, frozenset[str]],
     typed: Callable[[Path], str],
 ) -> ToolAnnotations:
-    labels = frozenset().union(*classes)
-    num_one = sum(len(one) == 1 for one in classes)
-    num_several = sum(len(one) > 1 for one in classes)
-    what = f"{found.place.name} has annotations of {found.name} for these pictures"
+    labels = frozenset().union(*classes.values())
+    one = [path for path, some in classes.items() if len(some) == 1]
+    several = [path for path, some in classes.items() if len(some) > 1]
+    verb = "have" if found.named else "has"
+    what = (
+        f"{found.named or found.place.name} {verb} annotations of {found.name} for these pictures"
+    )
     table = root / "labels.csv"
     if table.exists():
         table = root / "labels-of-annotations.csv"
-    if len(labels) < _MIN_CLASSES or num_one <= num_several or not found.script:
-        told = f"{what}, with boxes or tags of several classes in {num_several} of {len(classes)}"
+    if len(labels) < _MIN_CLASSES or len(one) <= len(several) or not found.script:
+        told = f"{what}, with boxes or tags of several classes in {len(several)} of {len(classes)}"
         if len(labels) < _MIN_CLASSES:
             told = f"{what}, but all are of one class"
         return ToolAnnotations(f"{told}. A classifier needs one class for each", labels, "", table)
-    told = f"{what}, with one class in {num_one} of {len(classes)}"
-    if num_one < len(classes):
-        told += "; the others are left out"
-    words = (*map(typed, (table, found.place)), *map(shlex.quote, found.words))
-    script = _HEAD + found.script + ("" if found.name == _BY_KEY else _TAIL)
+    told = f"{what}, with one class in {len(one)} of {len(paths)}"
+    left_out = [
+        f"{len(some)} {kind} ({name_some(some[:_MAX_NAMED])}{', …' * (len(some) > _MAX_NAMED)})"
+        for some, kind in (
+            (several, "with several classes"),
+            ([path for path, some in classes.items() if not some], "without a class"),
+            ([path for path in paths if path not in classes], "without annotations"),
+        )
+        if some
+    ]
+    told += f"; left out: {', '.join(left_out)}" if left_out else ""
+    lists = None
+    if found.name in _BY_KEY:
+        lists = find_lists(root, paths)
+        told += "" if lists is None else f". {lists.described}"
+    words = [typed(table), typed(found.place)]
+    if found.name in _BY_KEY:
+        words.append("''" if lists is None else typed(lists.folder))
+    words += map(shlex.quote, found.words)
+    script = _HEAD + found.script + (_FILES if found.name in _BY_KEY else _TAIL)
     return ToolAnnotations(
         told, labels, f"python -c {shlex.quote(script)} {' '.join(words)}", table
     )
@@ -221,42 +252,74 @@ def _cvat(folder: Path, root: Path) -> _Found | None:
 
 
 def _voc(folder: Path, root: Path) -> _Found | None:
-    del root
-    classes = {}
-    for file in _files(folder, ".xml"):
+    found = {}
+    for file in _files_below(folder, root, ".xml"):
         tree = ElementTree.parse(file).getroot()
-        if tree.tag != "annotation":
-            return None
-        names = (one.findtext("name", "") for one in tree.iter("object"))
-        classes[file.stem] = frozenset(names) - {""}
-    return _Found("Pascal VOC", folder, classes, _VOC) if classes else None
+        if tree.tag == "annotation":
+            names = (one.findtext("name", "") for one in tree.iter("object"))
+            found[file] = frozenset(names) - {""}
+    return _by_key("Pascal VOC", folder, found, _VOC) if found else None
 
 
 def _yolo(folder: Path, root: Path) -> _Found | None:
-    numbers: dict[Path, frozenset[str]] = {}
-    places = set()
-    inside = [folder, *sorted(one for one in folder.iterdir() if one.is_dir())[:3]]
-    for file in (file for one in inside for file in _files(one, ".txt")):
+    found: dict[Path, frozenset[str]] = {}
+    others: Counter[Path] = Counter()
+    for file in _files_below(folder, root, ".txt"):
         if file.name in {"classes.txt", "train.txt", "val.txt", "test.txt"}:
             continue
         lines = [line for line in file.read_text("utf-8").splitlines() if line.strip()]
-        if not all(map(_YOLO_LINE.fullmatch, lines)):
-            return None
-        places.add(file.parent)
-        numbers[file] = frozenset(line.split()[0] for line in lines)
-    if not any(numbers.values()):
+        if all(map(_YOLO_LINE.fullmatch, lines)):
+            found[file] = frozenset(line.split()[0] for line in lines)
+        else:
+            others[file.parent] += 1
+    nums = Counter(file.parent for file in found)
+    found = {one: some for one, some in found.items() if nums[one.parent] > others[one.parent]}
+    if not any(found.values()):
         return None
-    place = places.pop() if len(places) == 1 else folder
+    place = _common_place(folder, found)
     names = _yolo_names((place, place.parent, place.parent.parent, root, root.parent))
     known = dict(enumerate(names))
-    num_of_stem = Counter(file.stem for file in numbers)
+    named = {
+        file: frozenset(known.get(int(one), one) for one in some) for file, some in found.items()
+    }
+    return _by_key("YOLO", folder, named, _YOLO, tuple(names))
+
+
+def _by_key(
+    name: str,
+    folder: Path,
+    found: Mapping[Path, frozenset[str]],
+    script: str,
+    words: tuple[str, ...] = (),
+) -> _Found:
+    """Return annotations with a file for each picture, by their paths, and by their stems."""
+    place = _common_place(folder, found)
+    num_of_stem = Counter(file.stem for file in found)
     classes = {}
-    for file, some in numbers.items():
-        named = frozenset(known.get(int(one), one) for one in some)
-        classes[_key(file.relative_to(place).as_posix())] = named
+    for file, some in found.items():
+        classes[_key(file.relative_to(place).as_posix())] = some
         if num_of_stem[file.stem] == 1:
-            classes[file.stem] = named
-    return _Found(_BY_KEY, place, classes, _YOLO, tuple(names))
+            classes[file.stem] = some
+    places = sorted({file.parent for file in found})
+    shown = [one.relative_to(folder).as_posix() for one in places]
+    named = name_some(shown) if len(places) > 1 else ""
+    return _Found(name, place, classes, script, words, named)
+
+
+def _common_place(folder: Path, files: Iterable[Path]) -> Path:
+    places = {file.parent for file in files}
+    return places.pop() if len(places) == 1 else folder
+
+
+def _files_below(folder: Path, root: Path, ending: str) -> Iterator[Path]:
+    """Yield files in a folder and in those in it; of the source's folder, also one level below."""
+    num_levels = 2 if folder == root else 1
+    level = [folder]
+    for _ in range(num_levels + 1):
+        for one in level:
+            yield from _files(one, ending)
+        below = (inside for one in level for inside in sorted(one.iterdir()) if inside.is_dir())
+        level = [inside for inside in islice(below, _MAX_FOLDERS) if not is_hidden(inside.name)]
 
 
 def _yolo_names(folders: Sequence[Path]) -> list[str]:

@@ -150,3 +150,133 @@ def test_equal_names_in_train_and_val_keep_their_own_annotations(tmp_path: Path)
     assert {(one.split, Path(one.path).stem, one.label) for one in listing.pictures} == {
         (split, f"{idx:06}", one) for split, some in names.items() for idx, one in enumerate(some)
     }
+
+
+def write_yolo(root: Path, name: str, *classes: int) -> None:
+    for path in (root / f"{name}.jpg", root / f"{name.replace('images', 'labels')}.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{one} {BOX}\n" for one in classes))
+
+
+def write_voc(picture: Path, xml: Path, *classes: str) -> None:
+    for path in (picture, xml):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    picture.write_bytes(b"x")
+    objects = "".join(f"<object><name>{one}</name></object>" for one in classes)
+    xml.write_text(f"<annotation>{objects}</annotation>")
+
+
+def written(root: Path) -> tuple[StepladderError, Counter[tuple[str, str]]]:
+    """Type the command of the error; return the error, and the pictures by label and split."""
+    with pytest.raises(StepladderError) as caught:
+        list_pictures(PrepareConfig(source=root))
+    command, _, table = (
+        str(caught.value.fix).partition(": ")[2].rpartition(" && stepladder prepare ")
+    )
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    listing = list_pictures(PrepareConfig(source=Path(shlex.split(table)[0])))
+    return caught.value, Counter((one.label, str(one.split)) for one in listing.pictures)
+
+
+@pytest.mark.parametrize("shape", ["{split}/images/", "images/{split}/"])
+@pytest.mark.parametrize("has_readme", [True, False])
+def test_all_splits_of_yolo_are_counted_and_written(
+    tmp_path: Path, shape: str, has_readme: bool
+) -> None:
+    names = "train: C:/Users/lab/train\nnames: ['normal', 'viral pneumonia']\n"
+    (tmp_path / "data.yaml").write_text(names)
+    if has_readme:
+        (tmp_path / "README.roboflow.txt").write_text("Exported by a tool\n")
+    for split, num in (("train", 12), ("valid", 6), ("test", 4)):
+        for idx in range(num):
+            write_yolo(tmp_path, f"{shape.format(split=split)}{idx}", idx % 2)
+    write_yolo(tmp_path, f"{shape.format(split='train')}two", 0, 1)
+    write_yolo(tmp_path, f"{shape.format(split='valid')}empty")
+    error, found = written(tmp_path)
+    assert "with one class in 22 of 24; left out: 1 with several classes" in str(error.why)
+    assert "two.jpg), 1 without a class (" in str(error.why)
+    sizes = {"train": 6, "val": 3, "test": 2}
+    both = ("normal", "viral pneumonia")
+    assert found == {(one, split): num for split, num in sizes.items() for one in both}
+
+
+def test_lists_of_pictures_are_the_splits_of_yolo(tmp_path: Path) -> None:
+    (tmp_path / "data.yaml").write_text("names: ['normal', 'viral pneumonia']\n")
+    for idx in range(12):
+        write_yolo(tmp_path, f"images/a{idx}x", idx % 2)
+    for split, idxs in (("train", range(8)), ("val", range(8, 12))):
+        lines = [f"./images/a{idx}x.jpg\n" for idx in idxs]
+        (tmp_path / f"{split}.txt").write_text("".join(lines))
+    error, found = written(tmp_path)
+    assert "has the lists train.txt, val.txt, whose splits are used" in str(error.why)
+    assert Counter(split for _, split in found.elements()) == {"train": 8, "val": 4}
+
+
+@pytest.mark.parametrize("kind", ["splits", "trainval", "classes"])
+@pytest.mark.parametrize("around", ["", "VOC2007/"])
+def test_image_sets_are_the_splits_of_voc(tmp_path: Path, kind: str, around: str) -> None:
+    root = tmp_path / around
+    names = [f"{('crazing', 'patches')[idx % 2]}_{idx}" for idx in range(18)]
+    for name in names:
+        xml = root / f"Annotations/{name}.xml"
+        write_voc(root / f"JPEGImages/{name}.jpg", xml, *[name.partition("_")[0]] * 2)
+    lists = {"train": names[:10], "val": names[10:16]}
+    if kind == "trainval":
+        lists = {"trainval": names[:16], "val": names[10:16]}
+    (root / "ImageSets/Main").mkdir(parents=True)
+    for split, some in lists.items():
+        for one in ("crazing", "patches") if kind == "classes" else ("",):
+            rows = [f"{name} {1 if name.startswith(one) else -1:2}" for name in some]
+            rows = rows if one else some
+            place = root / f"ImageSets/Main/{one and f'{one}_'}{split}.txt"
+            place.write_text("\n".join(rows) + "\n")
+    error, found = written(tmp_path)
+    assert "Annotations has annotations of Pascal VOC" in str(error.why)
+    assert "whose splits are used; pictures in no list are left out: 2" in str(error.why)
+    classes = ("crazing", "patches")
+    assert found == {(one, s): n for s, n in (("train", 5), ("val", 3)) for one in classes}
+
+
+def test_annotations_beside_the_pictures_of_each_split_are_all_written(tmp_path: Path) -> None:
+    for split, num in (("train", 12), ("valid", 6)):
+        for idx in range(num):  # the same names in both
+            picture = tmp_path / split / f"{idx}_x.jpg"
+            one = ("cat", "dog")[(idx + (split == "valid")) % 2]
+            write_voc(picture, picture.with_suffix(".xml"), one)
+    error, found = written(tmp_path)
+    assert "with one class in 18 of 18" in str(error.why)
+    assert found == {(one, s): n for s, n in (("train", 6), ("val", 3)) for one in ("cat", "dog")}
+
+
+def test_other_classes_in_annotations_than_in_names_are_both_printed(tmp_path: Path) -> None:
+    for idx in range(12):
+        name = f"{('Abyssinian', 'beagle', 'Bombay')[idx % 3]}_{idx}"
+        xml = tmp_path / f"annotations/xmls/{name}.xml"
+        write_voc(tmp_path / f"images/{name}.jpg", xml, "dog" if idx % 3 == 1 else "cat")
+    with pytest.raises(StepladderError) as caught:
+        list_pictures(PrepareConfig(source=tmp_path))
+    assert "--label-pattern" in str(caught.value.fix)
+    assert (
+        "Pascal VOC for these pictures, with one class in 12 of 12. To use these classes: py"
+        in (str(caught.value.why))
+    )
+
+
+def test_image_sets_that_a_label_pattern_does_not_read_are_named(tmp_path: Path) -> None:
+    for idx in range(12):
+        name = f"{('crazing', 'patches')[idx % 2]}_{idx}"
+        write_voc(tmp_path / f"JPEGImages/{name}.jpg", tmp_path / f"Annotations/{name}.xml", "x")
+        split = "train" if idx < 8 else "val"
+        (tmp_path / "ImageSets/Main").mkdir(parents=True, exist_ok=True)
+        with (tmp_path / f"ImageSets/Main/{split}.txt").open("a") as file:
+            file.write(f"{name}\n")
+    listing = list_pictures(PrepareConfig(source=tmp_path, label_pattern="([a-z]+)_[0-9]+"))
+    assert any("have a split of the pictures, which is not used" in one for one in listing.warnings)
+    command = next(one for one in listing.warnings if "To use it: " in one).partition(": awk")[2]
+    edit, _, table = f"awk{command}".rpartition(" && stepladder prepare ")
+    subprocess.run(["bash", "-c", edit], check=True)
+    listing = list_pictures(PrepareConfig(source=Path(shlex.split(table)[0])))
+    found = Counter((one.label, str(one.split)) for one in listing.pictures)
+    assert found == {
+        (c, s): n for c in ("crazing", "patches") for s, n in (("train", 4), ("val", 2))
+    }
