@@ -19,6 +19,14 @@ from stepladder.data.sources.walk import printable
 LABEL: Final = PrepareConfig.label_column
 _QUOTE: Final = b'"'
 _MAX_BYTES: Final = 1 << 26
+_JSON: Final = (
+    "import csv,pathlib,sys;from stepladder.data.sources.label_tables.json_file import read_json;"
+    's=sys.argv;w=csv.writer(open(s[1],"w",encoding="utf-8",newline=""));'
+    'w.writerow(["path","label","split"]);'
+    "[w.writerow([b+r[t.header.index(s[2])],r[t.header.index(s[3])],k]) "
+    "for f,b,k in zip(s[4::3],s[5::3],s[6::3]) for t in [read_json(pathlib.Path(f))] "
+    "for _,r in t.body]"
+)
 
 
 @dataclass(frozen=True)
@@ -116,8 +124,13 @@ def join(found: Sequence[TableMatch], root: Path, typed: Callable[[Path], str]) 
     return None
 
 
-def left_out(used: Iterable[Path]) -> str:
-    """Return a sentence, after a blank, about lists of splits beside tables; empty: none."""
+def left_out(used: Iterable[Path], found: Iterable[Path]) -> str:
+    """Return a sentence, after a blank, about lists of other splits; empty without such lists.
+
+    Args:
+        used: tables that the command reads.
+        found: all tables that name pictures.
+    """
     tables = sorted(set(used))
     beside = {
         path.stem: path
@@ -127,6 +140,13 @@ def left_out(used: Iterable[Path]) -> str:
     }
     named = [beside[stem] for stem in named_as_splits(beside)]
     names = [printable(path.name) for path in named if path not in tables]
+    others = (one for one in found if one not in tables and split_of_table(one))
+    alike = {(one.name, one.parent.parent) for one in tables if split_of_table(one)}
+    names += [
+        printable(f"{one.parent.name}/{one.name}")
+        for one in others
+        if (one.name, one.parent.parent) in alike
+    ]
     if not names:
         return ""
     return (
@@ -148,7 +168,7 @@ def _command(
         (one.table.suffix, one.delimiter, one.columns, one.path_name, one.label_name, one.path_at)
         for _, one in tables
     }
-    if len(shapes) > 1 or not first.delimiter:
+    if len(shapes) > 1 or not (first.delimiter or first.label_name):
         return ""
     folders = {one.table.parent for _, one in tables}
     folder = root if len(folders) > 1 else first.table.parent
@@ -158,9 +178,12 @@ def _command(
     else:
         ends = {end for _, end in places}
         starts = [start for start, _ in places]
-        if len(ends) > 1 or not _can_begin_with([one for _, one in tables], starts):
+        is_text = bool(first.delimiter)
+        if len(ends) > 1 or (is_text and not _can_begin_with([one for _, one in tables], starts)):
             return ""
         path_format = f"{{}}{ends.pop()}"
+    if not first.delimiter:
+        return _of_json(tables, starts, path_format, typed, folder / "all-splits.csv")
     out = folder / f"all-splits{first.table.suffix}"
     mark = first.delimiter.replace("\t", "\\t")
     script = '{sub(/\\r$/,"")}'
@@ -181,6 +204,23 @@ def _command(
     flags = replace(first, columns=columns, path_format=path_format).flags()
     names = " ".join(typed(one.table) for _, one in tables)
     edit = f"awk {shlex.quote(script)} {names} > {typed(out)}"
+    return f"{edit} && stepladder prepare {typed(out)}{flags}"
+
+
+def _of_json(
+    tables: Sequence[tuple[Split, TableMatch]],
+    starts: Sequence[str],
+    path_format: str,
+    typed: Callable[[Path], str],
+    out: Path,
+) -> str:
+    """Return the command that writes the paths and labels of JSON files to a table."""
+    _, first = tables[0]
+    words = [typed(out), *map(shlex.quote, (first.path_name, first.label_name))]
+    for (split, match), start in zip(tables, starts, strict=True):
+        words += [typed(match.table), shlex.quote(start), split.value]
+    flags = "" if path_format == "{}" else f" --path-format {shlex.quote(printable(path_format))}"
+    edit = f"python -c {shlex.quote(_JSON)} {' '.join(words)}"
     return f"{edit} && stepladder prepare {typed(out)}{flags}"
 
 

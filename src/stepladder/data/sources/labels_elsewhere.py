@@ -173,7 +173,7 @@ def find_table(root: Path, paths: Sequence[str], every: Sequence[str] = ()) -> E
         *names, last = (printable(_name(table)) for table in used)
         where = f"{', '.join(names)} and {last} name these pictures with their labels"
         command = joined.command
-    rest = left_out(used)
+    rest = left_out(used, [match.table for match in found])
     if best.num_folders > 1:
         where += f", but they are in {best.num_folders} folders"
         return Elsewhere(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +37,7 @@ def typed(error: StepladderError, cwd: Path, monkeypatch: pytest.MonkeyPatch) ->
     before, _, command = str(error.fix).partition("stepladder prepare ")
     if " && " in before:
         edit = before.removeprefix("Type: ").removesuffix(" && ")
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
         subprocess.run(["bash", "-c", edit], check=True)
     source, *flags = shlex.split(command)
     options = {
@@ -132,3 +136,59 @@ def test_loose_pictures_beside_classes_change_nothing_without_other_labels(tmp_p
         fill(tmp_path / f"{split}.txt", "".join(rows))
     listing = list_pictures(PrepareConfig(source=tmp_path))
     assert Counter(one.label for one in listing.pictures) == {"n0": 8, "n1": 8}
+
+
+FIFTYONE = [
+    (["deer", "fox"], lambda at: at % 2),
+    (None, lambda at: ["deer", "fox"][at % 2]),
+    (["deer", "fox"], lambda at: {"label": at % 2, "confidence": 0.5}),
+    (["fox", "deer"], lambda at: [1 - at % 2]),
+]
+
+
+@pytest.mark.parametrize(("classes", "value"), FIFTYONE)
+def test_labels_of_fiftyone_are_read_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: Any, value: Any
+) -> None:
+    labels, wanted = {}, {}
+    for at in range(14):
+        fill(path := tmp_path / f"set/data/{at:06}.jpg")
+        labels[f"{at:06}"] = value(at)
+        wanted[str(path)] = (("deer", "fox")[at % 2], "None")
+    fill(tmp_path / "set/labels.json", json.dumps({"classes": classes, "labels": labels}))
+    error = refused(tmp_path / "set")
+    assert "labels.json names these pictures" in str(error.why)
+    require(typed(error, tmp_path, monkeypatch), wanted)
+
+
+def test_a_number_that_is_no_class_of_fiftyone_is_refused(tmp_path: Path) -> None:
+    for at in range(4):
+        fill(tmp_path / f"data/{at}.jpg")
+    labels = {str(at): at for at in range(4)}
+    fill(tmp_path / "labels.json", json.dumps({"classes": ["deer", "fox"], "labels": labels}))
+    assert "the number 2 of a class, but there are 2" in str(refused(tmp_path / "labels.json"))
+
+
+def test_labels_of_fiftyone_for_each_split_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {}
+    for split, num in SIZES.items():
+        for at in range(num):
+            fill(path := tmp_path / f"my set/{split}/data/{at:06}.jpg")
+            wanted[str(path)] = (("deer", "fox")[at % 2], split)
+        labels = {f"{at:06}": at % 2 for at in range(num)}
+        record = {"classes": ["deer", "fox"], "labels": labels}
+        fill(tmp_path / f"my set/{split}/labels.json", json.dumps(record))
+    require(typed(refused(tmp_path / "my set"), tmp_path, monkeypatch), wanted)
+
+
+def test_json_of_each_split_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {}
+    for split, ats in (("train", range(12)), ("val", range(12, 18))):
+        for at in ats:
+            fill(path := tmp_path / f"set/images/p{at}x.png")
+            wanted[str(path)] = ("ab"[at % 2], split)
+        rows = [{"file": f"p{at}x.png", "kind": "ab"[at % 2]} for at in ats]
+        fill(tmp_path / f"set/{split}.json", json.dumps(rows))
+    require(typed(refused(tmp_path / "set"), tmp_path, monkeypatch), wanted)

@@ -152,7 +152,7 @@ def _pixels(config: PrepareConfig, table: TableCells) -> PixelCells | None:
 def _by_ends(
     config: PrepareConfig, table: TableCells, named: Sequence[str | None], sizes: set[int]
 ) -> PixelCells | None:
-    """Find the columns of pictures if only the cells tell which end is the class.
+    """Find the columns of pictures if only the cells show which end is the class.
 
     Raises:
         UsageError: if both ends may be the class.

@@ -7,6 +7,7 @@
 {"path": ["1.jpg"], "label": ["cat"]}         an object of columns, as pandas writes it
 [["1.jpg", 0, "cat"]]                         an array of arrays: path, number and label
 {"train": …, "val": …}                        an object of splits of any of these
+{"classes": ["cat"], "labels": {"1": 0}}      numbers of classes, as FiftyOne writes them
 {"images": […], "annotations": […]}           COCO annotations
 """
 
@@ -31,6 +32,7 @@ EXAMPLE_LINE: Final = (
     'Write one line for each picture, such as {"file_name": "cat/1.jpg", "label": "cat"}'
 )
 _VIA: Final = "_via_img_metadata"  # the pictures of a project of the VGG Image Annotator
+_OF_FIFTYONE: Final = frozenset({"classes", "labels"})
 _NUM_PROBE_BYTES: Final = 4096
 _COLUMNS: Final = frozenset({*PATH_NAMES, *LABEL_NAMES, "label"})
 
@@ -144,10 +146,41 @@ def _object(text: str, path: Path) -> tuple[str, list[dict[str, Any]]] | None:
             where=str(path),
             fix="Keep one of them.",
         )
+    return _rows_of_pictures(record, path)
+
+
+def _rows_of_pictures(record: Mapping[str, Any], path: Path) -> tuple[str, list[dict[str, Any]]]:
+    if isinstance(record.get("labels"), dict) and record.keys() <= _OF_FIFTYONE:
+        return _rows_of_numbers(record, path)
     found = rows_of_coco(record, path) if is_coco(record) else _rows_of(record)
     if found is None:
         raise _not_a_list(record, path)
     return found
+
+
+def _rows_of_numbers(record: Mapping[str, Any], path: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Return the rows of FiftyOne's labels: numbers of classes, or names, by the pictures' names.
+
+    Source: Voxel51, "FiftyOne User Guide", FiftyOneImageClassificationDataset.
+    """
+    classes = record.get("classes") or []
+
+    def name(value: Any) -> Any:
+        value = value.get("label") if isinstance(value, dict) else _single(value)
+        if isinstance(value, list):
+            return "|".join(str(name(one)) for one in value)
+        if isinstance(value, int) and not isinstance(value, bool) and classes:
+            if not 0 <= value < len(classes):
+                raise DataError(
+                    f"the number {value} of a class, but there are {len(classes)} classes",
+                    where=str(path),
+                    fix="Correct the number, or add the class to the list of classes.",
+                )
+            return classes[value]
+        return value
+
+    rows = [{"path": key, "label": name(value)} for key, value in record["labels"].items()]
+    return "FiftyOne's labels of images", rows
 
 
 def _is_picture(record: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Columns of pixels are told from the class and other numbers, wherever these are."""
+"""Columns of pixels are distinguished from the class and other numbers, wherever these are."""
 
 from __future__ import annotations
 
