@@ -37,15 +37,22 @@ from stepladder.diagnosis.logs.printed.leading_epochs import name_leading_epochs
 from stepladder.diagnosis.logs.printed.scores import name_scores
 from stepladder.diagnosis.logs.printed.screen import screen_lines
 from stepladder.diagnosis.logs.printed.unnamed_loops import name_unnamed_loops
+from stepladder.diagnosis.logs.printed.values import (
+    FILLERS,
+    NAN,
+    NUM,
+    error_rate,
+    with_means,
+    with_plain_values,
+)
 from stepladder.records.audit import LogFormat
 
-_NUM = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|[-+]?inf"
 _PAIR = re.compile(
-    r"(?<![\w.])(?P<name>[A-Za-z_][\w@./'-]{0,60}(?: [A-Za-z_(][\w@./')-]{0,60}){0,4})"
-    rf"\s*(?:[:=]\s*|\s+)\[?(?P<value>{_NUM})"
-    rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?:(?P<mean>{_NUM})\s*%?|[nN]\s*=\s*(?P<num>\d+))\s*\))?(?![\w:]|\.\d)"
+    r"(?<![\w.])(?P<name>[A-Za-z_][\w@./'-]{0,60}"
+    rf"(?: (?!{NAN})[A-Za-z_(][\w@./')-]{{0,60}}){{0,4}})"
+    rf"\s*(?:[:=]\s*|\s+)\[?(?P<value>{NUM})"
+    rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?:(?P<mean>{NUM})\s*%?|[nN]\s*=\s*(?P<num>\d+))\s*\))?(?![\w:]|\.\d)"
 )
-_LIST = re.compile(rf"\[\s*((?:{_NUM})(?:\s*,\s*(?:{_NUM}))+)\s*\]")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)")
 _HEAD = re.compile(  # times, levels and names of loggers
     r"^\W*(?:\w{3} )?(?:\w{3} +\d+ )?(?:\d{2,4}[-/])?\d\d[-/:]\d\d[ T:]?[\d:,.+]*(?: \d{4})?\W*"
@@ -92,9 +99,6 @@ _METER = re.compile(
     r"^(\W*)Test(?=(?: \(EMA\))?:\s+(?:(?:EMA )?\[\s*\d+/\d+\]|Acc@1 ))", re.MULTILINE
 )
 _VALIDATION = re.compile(r"^\W*(?:val|valid|validation)\b", re.MULTILINE | re.IGNORECASE)
-_FILLERS = frozenset(
-    {"on", "of", "the", "set", "data", "dataset", "split", "images", "examples", "samples"}
-)
 _OF_LAST = frozenset({"final", "last"})  # the only test result, but another one of validation
 _OF_BEST = re.compile(r"(^|_)best_(model|checkpoint|weights)(_|$)")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
@@ -174,6 +178,7 @@ class _Place:
         is_of_checkpoint: it names the epoch of a checkpoint that was loaded, as in `loaded
             checkpoint last.pth (epoch 12)`.
         is_resumed: it is the first line of training after such a line.
+        rate: the learning rate of a line that has no other value.
     """
 
     epoch: str | None = None
@@ -188,6 +193,7 @@ class _Place:
     is_of_number: bool = False
     is_of_checkpoint: bool = False
     is_resumed: bool = False
+    rate: str | None = None
 
     def is_before(self, other: _Place | None) -> bool:
         """Return True if its batch comes before that of another line of the same loop."""
@@ -308,7 +314,7 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
     announced: str | None = None  # step of a line without values, as of Caffe's `Testing net`
     split, is_of_values = "train", False  # the latter: a line with values named the split
     group: _Group | None = None
-    for place, values in _with_resumptions(_lines(text)):
+    for place, values in _with_rates(_with_resumptions(_lines(text))):
         if place.split is not None or place.epoch is not None:
             split, is_of_values = place.split or "train", bool(values) or place.is_of_number
             headed = None if values else place.step
@@ -379,6 +385,25 @@ def _with_resumptions(
         yield place, values
 
 
+def _with_rates(
+    lines: Iterable[tuple[_Place, dict[str, str]]],
+) -> Iterator[tuple[_Place, dict[str, str]]]:
+    """Add the learning rate of a line of its own to the next values of training in its epoch.
+
+    One before the first epoch is an option of the program.
+    """
+    rate, has_epoch = None, False
+    for place, values in lines:
+        has_epoch |= place.epoch is not None
+        if place.split in ("val", "test") or place.first_split in ("val", "test"):
+            rate = None
+        elif values and rate is not None:
+            values, rate = {"lr": rate, **values}, None
+        elif has_epoch:
+            rate = place.rate or rate
+        yield place, values
+
+
 def _has_rate(values: Mapping[str, str]) -> bool:
     """Return True if a line has a learning rate, as those of training do."""
     return any(meaning(name) is Meaning.LEARNING_RATE for name in values)
@@ -433,7 +458,7 @@ def _read_line(line: str) -> tuple[_Place, dict[str, str]]:
         if of := _BATCH.search(bare, part.start()):
             place.batch, place.num_batches = int(of[1]), of[2]
     bare = _ACCURACY_OF.sub(lambda found: f"{found[1] or ''}accuracy:", bare)
-    bare = _LEFT_OUT.sub(" ", bare)
+    bare = _LEFT_OUT.sub(" ", with_plain_values(bare))
     found = _EPOCH.search(bare) or _TRAIN_EPOCH.search(bare)
     if found:
         place.epoch = str(int(found[1]))
@@ -467,7 +492,7 @@ def _seconds(text: str) -> float | None:
 def _values(text: str, place: _Place) -> dict[str, str]:
     """Return the losses, metrics and learning rates of a line."""
     values: dict[str, str] = {}
-    text = _LIST.sub(_mean_of_list, _EPOCH.sub(" | ", text))
+    text = with_means(_EPOCH.sub(" | ", text))
     pairs = [(found, _pair_name(found)) for found in _PAIR.finditer(text)]
     named = _repeated_names(text, pairs)
     for idx, (found, own) in enumerate(pairs):
@@ -484,6 +509,7 @@ def _values(text: str, place: _Place) -> dict[str, str]:
             if found["num"] and meaning(name) in ACCURACIES:
                 values["num_held_out"] = found["num"]
     if not any(_is_judged(name) or _bare_split(name) for name in values):
+        place.rate = next(iter(values.values()), None)  # of a learning rate
         return {}
     if len({split_of(name)[0] for name in values} & {"train", "val", "test"}) > 1:
         took = None if place.is_part else _TIME_AT_END.search(text)
@@ -494,6 +520,8 @@ def _values(text: str, place: _Place) -> dict[str, str]:
 def _pair_name(found: re.Match[str]) -> str | None:
     """Return the name of a value: a metric, or a split with a decimal number; None for others."""
     words = found["name"].strip("'")  # of a key in a dictionary
+    if found["percent"] and (rate := error_rate(words)) is not None:
+        return rate
     name = _metric_name(words)
     is_decimal = "." in found["value"] and not found["of"]
     return _bare_split(words) if name is None and is_decimal else name
@@ -522,12 +550,6 @@ def _bare_split(name: str) -> str | None:
     return name if split in ("val", "test") and rest == "" else None
 
 
-def _mean_of_list(found: re.Match[str]) -> str:
-    """Return the mean of the values of several classes."""
-    values = [float(text) for text in found[1].split(",")]
-    return repr(sum(values) / len(values))
-
-
 @lru_cache(_NUM_NAMES)
 def _metric_name(words: str) -> str | None:
     """Return the longest end of some words that names a loss, a metric or a learning rate."""
@@ -554,7 +576,7 @@ def _without_fillers(words: str) -> str | None:
     if split is None:
         return None
     of_model = _OF_BEST.sub("_", plain) if split == "test" else plain
-    left_out = _FILLERS | (_OF_LAST if split == "test" else frozenset())
+    left_out = FILLERS | (_OF_LAST if split == "test" else frozenset())
     kept = [word for word in of_model.split("_") if word and word not in left_out]
     is_shorter = len(kept) < len(plain.split("_"))
     name = "_".join(kept)

@@ -1,0 +1,76 @@
+"""Audits of trainings that stay at the level of guessing, as error rates or accuracies."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from stepladder.diagnosis.audit.audit import audit
+from stepladder.records.audit import AuditedRun
+
+FORMS = {
+    "err": "==== epoch {k} (lr: {lr}) ====\ntrain loss = {a} | train err = {e}% |\n"
+    "test loss = {b} | test err = {e}%\n",
+    "error": "Epoch {k}: lr = {lr}\n  train: loss {a} error {e} %\n  val: loss {b} error {e} %\n",
+    "line": "epoch {k} lr {lr} train loss {a} train error: {e}% val loss {b} val error: {e}%\n",
+}
+
+
+def audited(path: Path, form: str, losses: list[float], error: list[float]) -> AuditedRun:
+    path.write_text(
+        "".join(
+            form.format(k=k, lr=f"{0.016 * 0.99**k:.5f}", a=f"{a:.5f}", b=f"{b:.5f}", e=f"{e:.2f}")
+            for k, (a, b, e) in enumerate(
+                zip([losses[0] * 1.04, *losses[1:]], losses, error, strict=True)
+            )
+        )
+    )
+    (run,) = audit([str(path)]).runs
+    return run
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("num_classes", [2, 10, 100, 1000])
+def test_losses_and_errors_of_guessing_are_named(
+    form: str, num_classes: int, tmp_path: Path
+) -> None:
+    guess = math.log(num_classes)
+    losses = [guess * (1 + 0.0003 * (idx % 3)) for idx in range(16)]
+    run = audited(tmp_path / "a.txt", form, losses, [100 - 100 / num_classes] * 16)
+    assert run.log.num_epochs == 16
+    assert run.log.rows[-1].learning_rate == pytest.approx(0.016 * 0.99**15, abs=1e-5)
+    assert run.result == pytest.approx(1 / num_classes)
+    fit = next(finding for finding in run.findings if finding.check == "fit")
+    assert "the model learned nothing" in fit.evidence
+    assert f"guessing among {num_classes} classes" in fit.evidence
+    assert "learning rates than 0.0137" in fit.fix
+    assert not any("early stopping" in finding.fix for finding in run.findings)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_errors_of_a_training_that_learns_are_accuracies(form: str, tmp_path: Path) -> None:
+    losses = [2.2 * 0.8**idx + 0.15 for idx in range(16)]
+    run = audited(tmp_path / "a.txt", form, losses, [60 * 0.8**idx + 5 for idx in range(16)])
+    assert run.result == pytest.approx(1 - (60 * 0.8**15 + 5) / 100, abs=1e-4)
+    assert not any("learned nothing" in finding.evidence for finding in run.findings)
+    assert any("is 100 % minus" in note for note in run.log.notes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "cell"), [("val_error (%)", "7.5"), ("val_err", "7.5%"), ("val error", "7.5 %")]
+)
+def test_columns_of_errors_in_percent_are_accuracies(
+    columns: str, cell: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text(f"epoch;{columns}\n1;{cell}\n2;{cell}\n")
+    (run,) = audit([str(tmp_path / "a.csv")]).runs
+    assert (run.metric, run.result) == ("val_accuracy", pytest.approx(0.925))
+
+
+def test_errors_that_are_not_percentages_stay_errors(tmp_path: Path) -> None:
+    """They may be those of a regression."""
+    (tmp_path / "a.csv").write_text("epoch,val_loss,val_error\n1,0.5,0.4\n2,0.4,0.3\n")
+    (run,) = audit([str(tmp_path / "a.csv")]).runs
+    assert run.metric == "val_loss"
