@@ -19,9 +19,11 @@ from stepladder.diagnosis.audit.fit_words import (
     no_curve,
     no_epoch_is_best,
     unfit_after,
+    unfit_beside,
     with_losses,
 )
 from stepladder.diagnosis.audit.length import (
+    is_contradiction,
     is_improving,
     judge_calibration,
     judge_early_stopping,
@@ -298,6 +300,7 @@ def _findings(
     chance = at_chance(curves)
     low = None if series is None else low_rate(log, series)
     stability = None if series is None else judge_stability(log, series, num)
+    stuck = None if series is None else judge_stuck_loss(log, series)
     diverged = None
     if series is not None and not_finite is None and low is None:
         diverged = judge_divergence(log, series) or judge_collapse(log, series)
@@ -317,7 +320,7 @@ def _findings(
             judge_early_stopping(series, num),
             judge_noise(series, num),
             stability,
-            judge_stuck_loss(log, series),
+            stuck,
             judge_calibration(log, series),
             judge_selection(log, series, num)
             if diverged is None or not _is_tested_at_end(log, series)
@@ -334,6 +337,8 @@ def _findings(
         found.append(rate if not_finite is None else None)
         judged = fit_finding(fit, length) if chance is None else fit_at_chance(fit, log)
         judged = judged if low is None else replace(judged, fix="")
+        if stuck is not None and is_contradiction(stuck) and chance is None:
+            judged = unfit_beside(stuck)
         judged = judged if diverged is None else unfit_after(diverged)
         found.append(with_losses(fit_if_unstable(judged, stability), log))
     found.append(_data_wait(log))

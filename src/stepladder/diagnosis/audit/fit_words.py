@@ -110,6 +110,17 @@ def unfit_after(diverged: Finding) -> Finding:
     )
 
 
+def unfit_beside(stuck: Finding) -> Finding:
+    """Return that the fit is not judged, because validation loss and accuracy contradict."""
+    return Finding(
+        check="fit",
+        outcome=Outcome.COULD_NOT_RUN,
+        evidence="not judged, because the validation loss contradicts the accuracy; see "
+        f"{stuck.check}",
+        numbers={"kind": FitKind.NOT_YET_KNOWN.value, "confidence": Confidence.LIKELY.value},
+    )
+
+
 def fit_if_unstable(judged: Finding, stability: Finding | None) -> Finding:
     """Return the finding with a remark if validation jumps, as the fit is that of its end."""
     if stability is None or judged.outcome is not Outcome.WARNED:

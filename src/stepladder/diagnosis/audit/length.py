@@ -260,12 +260,18 @@ def judge_calibration(log: RunLog, series: Series) -> Finding | None:
 
 
 def judge_stuck_loss(log: RunLog, series: Series) -> Finding | None:
-    """Check whether the held-out loss is stuck although another metric is judged, which is not."""
+    """Check whether the held-out loss is stuck although another metric is judged, which is not.
+
+    It may be stuck as well where the two contradict each other.
+    """
     losses = loss_series(log)
     if losses is None or series.name == LOSS or len(losses.values) < _MIN_EVALUATIONS:
         return None
     num_equal, num_judged = _num_stuck(losses), _num_stuck(series)
-    if num_equal is None or num_judged is not None or _is_coarse(losses.values[-1]):
+    is_plain = _contradicts(losses.values[-1], series, series.values[-1])
+    if num_equal is None or _is_coarse(losses.values[-1]):
+        return None
+    if num_judged is not None and not is_plain:
         return None
     return _stuck_beside(losses, num_equal, series)
 
@@ -285,7 +291,9 @@ def _stuck_beside(losses: Series, num_equal: int, series: Series) -> Finding:
         f"{LOSS} is {where if num_equal < num_done else f'{loss:.4g} at all'} {num_done} "
         f"evaluations, while {series.name} moves between {series.say(low)} and {series.say(high)}"
     )
-    is_good = series.is_share and low > _GOOD and loss > _HIGH_LOSS
+    if low == high:
+        said = said.replace(f"moves between {series.say(low)} and", "is")
+    is_good = _contradicts(loss, series, low)
     if is_good:
         said += (
             ": the two contradict each other, because predictions that are nearly always right do "
@@ -309,8 +317,22 @@ def _stuck_beside(losses: Series, num_equal: int, series: Series) -> Finding:
         fix="Check that validation passes logits to the loss, not probabilities, and that loss and "
         f"{series.name} are of the same predictions and labels."
         + (f" Until then, do not select by {LOSS}." if is_good else ""),
-        numbers={"num_evaluations": num_done, "num_equal": num_equal},
+        numbers={
+            "num_evaluations": num_done,
+            "num_equal": num_equal,
+            "is_contradiction": is_good,
+        },
     )
+
+
+def _contradicts(loss: float, series: Series, value: float) -> bool:
+    """Return True if an accuracy is far too high for a loss."""
+    return series.is_share and value > _GOOD and loss > _HIGH_LOSS
+
+
+def is_contradiction(stuck: Finding) -> bool:
+    """Return whether a loss that is stuck contradicts the accuracy."""
+    return stuck.numbers.get("is_contradiction") is True
 
 
 def _num_stuck(series: Series) -> int | None:

@@ -93,6 +93,8 @@ def best_words(run: AuditedRun) -> str:
         return "not logged"
     if run.best_epoch is None and run.best_step is not None:
         return f"step {run.best_step:,}"
+    if run.best_epoch is not None and run.best_step is not None and run.best_epoch % 1:
+        return f"{number_words(run.best_epoch)} (step {run.best_step:,})"
     return number_words(run.best_epoch)
 
 

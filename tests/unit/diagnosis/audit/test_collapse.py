@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from stepladder.diagnosis.audit.audit import audit
 from stepladder.records.audit import AuditedRun
 from stepladder.records.findings import Finding, Outcome
 
+Rows = list[tuple[float, ...]]
 LEARNED = [1 - math.exp(-idx / 8) for idx in range(40)]
 
 
-def audited(path: Path, columns: str, rows: list[tuple[float, ...]]) -> AuditedRun:
+def audited(path: Path, columns: str, rows: Rows) -> AuditedRun:
     lines = [f"epoch,{columns}"]
     lines += [",".join(f"{value:.5g}" for value in (idx, *row)) for idx, row in enumerate(rows, 1)]
     path.write_text("\n".join(lines) + "\n")
@@ -26,7 +28,7 @@ def findings(run: AuditedRun) -> dict[str, Finding]:
     return {finding.check: finding for finding in run.findings}
 
 
-def collapsing(at: int, level: float = 0.5) -> list[tuple[float, ...]]:
+def collapsing(at: int, level: float = 0.5) -> Rows:
     """Return training loss and accuracy; from an epoch on, the accuracy is that of guessing."""
     sound = [(0.86 - 0.66 * share, 0.55 + 0.36 * share) for share in LEARNED]
     return [*sound[: at - 1], *((0.8 + 0.01 * (idx % 3), level) for idx in range(at, 41))]
@@ -55,31 +57,31 @@ def test_a_collapse_of_two_epochs_is_that_of_the_first_one(tmp_path: Path) -> No
 
 
 def test_a_collapse_of_a_loss_without_a_metric(tmp_path: Path) -> None:
-    rows = [(loss, loss + 0.02) for loss, _ in collapsing(25)]
+    rows: Rows = [(loss, loss + 0.02) for loss, _ in collapsing(25)]
     rate = findings(audited(tmp_path / "a.csv", "loss,val_loss", rows))["learning_rate"]
     assert "val_loss rose from" in rate.evidence
 
 
 def test_a_collapse_of_a_score_names_its_rate(tmp_path: Path) -> None:
-    rows = [(loss, share - 0.5, 0.02) for loss, share in collapsing(25)]
+    rows: Rows = [(loss, share - 0.5, 0.02) for loss, share in collapsing(25)]
     found = findings(audited(tmp_path / "a.csv", "train_loss,val_f1,lr", rows))
     assert "val_f1 fell from" in found["learning_rate"].evidence
     assert "(0.002 instead of 0.02)" in found["learning_rate"].fix
 
 
 def test_a_test_result_after_a_collapse_is_not_that_of_the_best_epoch(tmp_path: Path) -> None:
-    rows = [(*row, row[1]) for row in collapsing(30)]
+    rows: Rows = [(*row, row[1]) for row in collapsing(30)]
     found = findings(audited(tmp_path / "a.csv", "loss,val_accuracy,test_accuracy", rows))
     assert "after the training diverged" in found["selection"].evidence
 
 
-def spike() -> list[tuple[float, ...]]:
+def spike() -> Rows:
     rows = collapsing(41)
     rows[20:22] = [(0.8, 0.5), (0.79, 0.5)]
     return rows
 
 
-def restarts() -> list[tuple[float, ...]]:
+def restarts() -> Rows:
     """Return the curves of a schedule that raises the learning rate every ten epochs."""
     return [
         (loss + 0.2 * (idx > 5) * (1 - idx % 10 / 10), share - 0.1 * (1 - idx % 10 / 10))
@@ -87,25 +89,24 @@ def restarts() -> list[tuple[float, ...]]:
     ]
 
 
-def low_at_the_end() -> list[tuple[float, ...]]:
+def low_at_the_end() -> Rows:
     return [*collapsing(41)[:-1], (0.3, 0.6)]
 
 
-def overfit() -> list[tuple[float, ...]]:
+def overfit() -> Rows:
     return [
         (loss, share - 0.006 * max(0, idx - 20)) for idx, (loss, share) in enumerate(collapsing(41))
     ]
 
 
-def fine_tuned() -> list[tuple[float, ...]]:
+def fine_tuned() -> Rows:
     return [(0.3 * 0.9**idx + 0.05, 0.91 + 0.001 * (idx % 4)) for idx in range(12)]
 
 
 @pytest.mark.parametrize("rows", [spike, restarts, low_at_the_end, overfit, fine_tuned])
 def test_a_training_that_recovers_or_only_changes_has_not_collapsed(
-    rows: object, tmp_path: Path
+    rows: Callable[[], Rows], tmp_path: Path
 ) -> None:
-    assert callable(rows)
     found = findings(audited(tmp_path / "a.csv", "loss,val_accuracy", rows()))
     assert "learning_rate" not in found
     assert "diverged" not in found["fit"].evidence

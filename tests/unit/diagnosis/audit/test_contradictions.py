@@ -9,8 +9,11 @@ from stepladder.records.findings import Finding
 
 
 def findings(path: Path, losses: list[str], shares: list[float]) -> dict[str, Finding]:
-    rows = [f"{i},{a},{b:.5f}" for i, (a, b) in enumerate(zip(losses, shares, strict=True), 1)]
-    path.write_text("\n".join(["epoch,val_loss,val_accuracy", *rows]) + "\n")
+    rows = [
+        f"{idx},{2 / idx:.4f},{loss},{share:.5f}"
+        for idx, (loss, share) in enumerate(zip(losses, shares, strict=True), 1)
+    ]
+    path.write_text("\n".join(["epoch,loss,val_loss,val_accuracy", *rows]) + "\n")
     (run,) = audit([str(path)]).runs
     return {finding.check: finding for finding in run.findings}
 
@@ -43,3 +46,10 @@ def test_a_loss_of_two_decimals_that_is_nearly_zero_is_not_stuck(tmp_path: Path)
 def test_a_constant_loss_beside_a_low_accuracy_is_no_contradiction(tmp_path: Path) -> None:
     found = findings(tmp_path / "a.csv", ["0.6931"] * 20, [s - 0.4 for s in SHARES])
     assert "contradict" not in found["stuck_loss"].evidence
+
+
+def test_an_accuracy_that_is_constant_as_well_contradicts_a_high_loss(tmp_path: Path) -> None:
+    losses = [f"{1.4612 + 0.3 * 0.4**idx:.4f}" for idx in range(8)] + ["1.4612"] * 12
+    found = findings(tmp_path / "a.csv", losses, [*SHARES[:8], *[0.9981] * 12])
+    assert "while val_accuracy is 99.8 %: the two contradict" in found["stuck_loss"].evidence
+    assert found["fit"].evidence.startswith("not judged, because the validation loss contradicts")

@@ -66,7 +66,8 @@ def test_columns_of_errors_in_percent_are_accuracies(
 ) -> None:
     (tmp_path / "a.csv").write_text(f"epoch;{columns}\n1;{cell}\n2;{cell}\n")
     (run,) = audit([str(tmp_path / "a.csv")]).runs
-    assert (run.metric, run.result) == ("val_accuracy", pytest.approx(0.925))
+    assert run.metric == "val_accuracy"
+    assert run.result == pytest.approx(0.925)
 
 
 def test_errors_that_are_not_percentages_stay_errors(tmp_path: Path) -> None:
@@ -74,3 +75,15 @@ def test_errors_that_are_not_percentages_stay_errors(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("epoch,val_loss,val_error\n1,0.5,0.4\n2,0.4,0.3\n")
     (run,) = audit([str(tmp_path / "a.csv")]).runs
     assert run.metric == "val_loss"
+
+
+def test_an_error_of_several_examples_is_a_share(tmp_path: Path) -> None:
+    text = "".join(
+        f"Epoch {k}\ntrain loss: {1 / k:.3f}\n"
+        f"Test set: Average loss: {1.1 / k:.4f}, Error: {900 // k}/10000 ({9 / k:.0f}%)\n"
+        for k in range(1, 6)
+    )
+    (tmp_path / "a.txt").write_text(text)
+    (run,) = audit([str(tmp_path / "a.txt")]).runs
+    assert run.num_val == 10_000
+    assert run.result == pytest.approx(0.982)

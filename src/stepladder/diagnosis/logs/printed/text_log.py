@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from itertools import pairwise
 
 from stepladder.diagnosis.logs.meaning.attempts import split_attempts, without_replays
 from stepladder.diagnosis.logs.meaning.column_names import (
@@ -27,11 +26,11 @@ from stepladder.diagnosis.logs.meaning.column_names import (
     meaning,
     plain_name,
     read_number,
-    read_place,
     score_rank,
     split_of,
 )
 from stepladder.diagnosis.logs.meaning.rows import Cells, Table
+from stepladder.diagnosis.logs.printed.counted import counted_alike
 from stepladder.diagnosis.logs.printed.detection_lines import with_precisions
 from stepladder.diagnosis.logs.printed.leading_epochs import name_leading_epochs
 from stepladder.diagnosis.logs.printed.scores import name_scores
@@ -111,7 +110,6 @@ _TIME_AT_END = re.compile(  # of the epoch: `| 87.0s`, `(87.0 s)`, `time: 87.0 s
 )
 _AVERAGE_PRECISION = re.compile(r"(?:bbox|segm|keypoints)[ /]AP")  # always of held-out data
 _MAX_LINE = 4000
-_MIN_PAIRS = 3  # of training and its evaluation
 _NUM_NAMES = 4096  # the same few names are in every line
 
 
@@ -141,7 +139,7 @@ def read_text(text: str, *, name: str, path: str) -> list[Table]:
     text, scores = name_scores(text)
     text, renamed = _with_validation(text)
     rows, repeated = _without_repeats(list(_rows(text)))
-    rows, counted = _counted_alike(rows)
+    rows, counted = counted_alike(rows)
     notes = (*loops, *leading, *scores, *renamed, *repeated, *counted)
     cells, is_after_replay = without_replays([cells for cells, _ in rows])
     if len(cells) < len(rows):
@@ -263,38 +261,6 @@ def _without_repeats(
 
 def _untimed(cells: Cells) -> frozenset[tuple[str, str]]:
     return frozenset(item for item in cells.items() if item[0] not in ("timestamp", "time"))
-
-
-def _counted_alike(
-    rows: list[tuple[Cells, bool]],
-) -> tuple[list[tuple[Cells, bool]], tuple[str, ...]]:
-    """Count epochs from 1 in all rows, if training counts from 0 and evaluations from 1.
-
-    Or the other way round. Each evaluation then follows the training of the epoch before it.
-    """
-    order = [(_is_held_out(cells), read_place(cells.get("epoch", ""))) for cells, _ in rows]
-    for from_0 in (False, True):  # whether these are the evaluations
-        epochs = [at for is_held_out, at in order if is_held_out is from_0 and at is not None]
-        others = [at for is_held_out, at in order if is_held_out is not from_0 and at is not None]
-        if not epochs or not others or (min(epochs), min(others)) != (0, 1):
-            continue
-        pairs = [(a, b) for a, b in pairwise(order) if not a[0] and b[0]]
-        gap = -1 if from_0 else 1
-        is_apart = all(a is not None and b is not None and b - a == gap for (_, a), (_, b) in pairs)
-        if len(pairs) < _MIN_PAIRS or not is_apart:
-            continue
-        which = ("evaluations", "training") if from_0 else ("training", "evaluations")
-        return [
-            ({**cells, "epoch": f"{at + 1:g}"}, is_restarted)
-            if is_held_out is from_0 and at is not None
-            else (cells, is_restarted)
-            for (cells, is_restarted), (is_held_out, at) in zip(rows, order, strict=True)
-        ], (f"epochs are counted from 0 in {which[0]} and from 1 in {which[1]}; here from 1",)
-    return rows, ()
-
-
-def _is_held_out(cells: Cells) -> bool:
-    return any(split_of(name)[0] in ("val", "test") for name in cells)
 
 
 def _restarts(rows: list[tuple[Cells, bool]]) -> list[bool] | None:
@@ -520,7 +486,7 @@ def _values(text: str, place: _Place) -> dict[str, str]:
 def _pair_name(found: re.Match[str]) -> str | None:
     """Return the name of a value: a metric, or a split with a decimal number; None for others."""
     words = found["name"].strip("'")  # of a key in a dictionary
-    if found["percent"] and (rate := error_rate(words)) is not None:
+    if (found["percent"] or found["of"]) and (rate := error_rate(words)) is not None:
         return rate
     name = _metric_name(words)
     is_decimal = "." in found["value"] and not found["of"]
