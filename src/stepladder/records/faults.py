@@ -108,6 +108,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("loss_term_lost", "a part of the loss became a number, and is not learned", _WATCH),
     _fault(
+        "terminal_states_ignored",
+        "the target of Q-learning adds the value of a next state after the end of an episode",
+        _WATCH,
+    ),
+    _fault(
         "backward_ignores_gradient", "a custom backward ignores the gradient it receives", _WATCH
     ),
     _fault("loss_weights_inverted", "weights of classes grow with their frequency", _WATCH),
@@ -122,6 +127,11 @@ FAULTS: tuple[Fault, ...] = (
     _fault("double_normalisation", "inputs are normalised twice", _BOTH),
     _fault(
         "channel_order", "channels are in another order or dimension than the model expects", _BOTH
+    ),
+    _fault(
+        "reshape_instead_of_transpose",
+        "a reshape mixes examples or dimensions where a transpose is meant",
+        _WATCH,
     ),
     _fault("not_finite_data", "NaN or infinity in inputs or targets", _BOTH),
     _fault("duplicated_inputs", "examples are constant or copies of each other", _BOTH),

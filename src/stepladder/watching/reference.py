@@ -229,8 +229,11 @@ Results on published training scripts, run unmodified, with repository, path and
   cross entropies are recognised in the autograd graph, others are not.
 - Layers inside a compiled model: only the outermost module is inspected.
 - Wrong metrics, and splits that share near-duplicates or groups: `stepladder check` inspects the
-  data of a job. Leaking examples are recognised only if they are equal, such as without
-  augmentation, and not by chance: with at least four values, or 20 tokens of a text.
+  data of a job. Leaking examples are recognised only if loaders share indices of one dataset, or
+  if examples are equal, such as without augmentation, and not by chance: with at least four
+  values, or 20 tokens of a text.
+- Arrays of NumPy that are reshaped instead of transposed, and tensors of which copies are made
+  before a model receives them, unless these copies have the shape of the rest.
 - Labels that do not belong to their inputs, if the model remembers the examples before the end of
   the first epoch, or if the inputs are images or sequences and the loss falls later.
 - Examples that a dataset changes in place, or seeds for each example, in worker processes; inputs

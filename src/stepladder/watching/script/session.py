@@ -105,6 +105,7 @@ class Session:
         from stepladder.watching.hooks.inputs.long_padding import LongPaddingWatch
         from stepladder.watching.hooks.inputs.padding import PaddingWatch
         from stepladder.watching.hooks.inputs.pairs import PairWatch
+        from stepladder.watching.hooks.losses.bootstraps import BootstrapWatch
         from stepladder.watching.hooks.losses.losses import LossWatch
         from stepladder.watching.hooks.losses.lost_terms import LostTermWatch
         from stepladder.watching.hooks.losses.margins import MarginWatch
@@ -115,6 +116,7 @@ class Session:
         from stepladder.watching.hooks.models.loading import LoadWatch
         from stepladder.watching.hooks.models.misnamed import MisnamedWatch
         from stepladder.watching.hooks.models.modules import ModuleWatch
+        from stepladder.watching.hooks.models.reshapes import ReshapeWatch
         from stepladder.watching.hooks.models.states import StateWatch
         from stepladder.watching.hooks.models.statistics import StatisticsWatch
         from stepladder.watching.hooks.names import Names
@@ -154,6 +156,7 @@ class Session:
                 losses,
                 losses.averages,
                 MarginWatch(),
+                BootstrapWatch(),
                 LostTermWatch(),
                 LoaderWatch(),
                 DropoutWatch(names),
@@ -166,6 +169,7 @@ class Session:
                 PredictionWatch(),
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
+                ReshapeWatch(),
                 PaddingWatch(),
                 PairWatch(),
                 *_of_examples(),

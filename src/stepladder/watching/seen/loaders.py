@@ -65,6 +65,40 @@ class DrawsSeen:
     width: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedSeen:
+    """An evaluation of some of a dataset's examples, by a model that had trained on some of them.
+
+    Both are known from the indices of loaders, of what the model last learned from before.
+
+    Attributes:
+        where: the line of the evaluation.
+        trained_at: the line that iterates the loader of training.
+        dataset: the class of the dataset.
+        num_evaluated, num_trained, num_common: examples of both loaders, and those in both.
+        is_named: names of variables say that the evaluation is of held-out examples.
+        is_instead: it is of a part of a random_split whose largest part no loader reads.
+        has_new: the model was also evaluated on examples that it had not trained on.
+        was_new: these examples were also evaluated before they were trained on.
+    """
+
+    where: str | None
+    trained_at: str | None
+    dataset: str
+    num_evaluated: int
+    num_trained: int
+    num_common: int
+    is_named: bool
+    is_instead: bool
+    has_new: bool
+    was_new: bool
+
+    @property
+    def share(self) -> float:
+        """Return the share of the evaluated examples that was trained on."""
+        return self.num_common / self.num_evaluated
+
+
 @dataclass(kw_only=True)
 class LoaderSeen:
     """One loader.

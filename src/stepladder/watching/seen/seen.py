@@ -14,16 +14,17 @@ from stepladder.watching.seen.inputs import (
     StoredSeen,
 )
 from stepladder.watching.seen.labels import CopiesSeen, IndependenceSeen, LabelsSeen, PairsSeen
-from stepladder.watching.seen.loaders import LoaderSeen
+from stepladder.watching.seen.loaders import LoaderSeen, SharedSeen
 from stepladder.watching.seen.losses import (
     AverageSeen,
+    IgnoredEndSeen,
     LossSeen,
     LostTermSeen,
     MarginSeen,
     OwnBackwardSeen,
     PredictionSeen,
 )
-from stepladder.watching.seen.models import InputSeen, ModelSeen, SavedSeen, StateSeen
+from stepladder.watching.seen.models import InputSeen, ModelSeen, ReshapeSeen, SavedSeen, StateSeen
 from stepladder.watching.seen.steps import (
     BackwardSeen,
     ClippingSeen,
@@ -54,12 +55,15 @@ class Seen:
     predictions: list[PredictionSeen] = field(default_factory=list)
     averages: list[AverageSeen] = field(default_factory=list)
     own_backwards: list[OwnBackwardSeen] = field(default_factory=list)
+    ignored_ends: list[IgnoredEndSeen] = field(default_factory=list)
     lost_terms: list[LostTermSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
     starts: list[StartSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)
+    shared: list[SharedSeen] = field(default_factory=list)
     models: list[ModelSeen] = field(default_factory=list)
     inputs: list[InputSeen] = field(default_factory=list)
+    reshapes: list[ReshapeSeen] = field(default_factory=list)
     schedules: list[ScheduleSeen] = field(default_factory=list)
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)

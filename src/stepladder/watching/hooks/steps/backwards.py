@@ -18,6 +18,7 @@ from stepladder.watching.hooks.costs.masked import masked_scores
 from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
 from stepladder.watching.hooks.losses.divergence import summed_divergence
 from stepladder.watching.hooks.losses.losses import LossWatch
+from stepladder.watching.hooks.losses.reductions import summed_term
 from stepladder.watching.hooks.models.cuts import CutWatch
 from stepladder.watching.hooks.names import Names, Root
 from stepladder.watching.hooks.patches import DONE
@@ -231,6 +232,7 @@ class BackwardWatch:
         calls = watcher.seen.backward_calls
         if watcher.is_close and self._looks < _MAX_LOOKS and len(calls) < _MAX_CALLS:
             self._looks += 1
+            sizes = self._sizes()
             calls.append(
                 BackwardSeen(
                     step=watcher.step,
@@ -240,8 +242,9 @@ class BackwardWatch:
                     broadcast=broadcast_difference(node),
                     num_new_batches=watcher.new_batches,
                     num_inputs=len(watcher.inputs),
-                    sizes=self._sizes(),
+                    sizes=sizes,
                     divergence=summed_divergence(node),
+                    summed=summed_term(node, sizes[0] if sizes else None),
                 )
             )
             self._losses.look_at_own(node)
