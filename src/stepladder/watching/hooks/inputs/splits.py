@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from time import thread_time
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +32,7 @@ from stepladder.watching.watcher import Watcher
 
 _MAX_EXAMPLES: Final = 1 << 20  # of a dataset: one bit each
 _MAX_PARTS: Final = 32
+_MAX_LOADERS: Final = 256
 _MAX_PAIRS: Final = 64
 _MAX_SPLITS: Final = 64
 _MAX_SETS: Final = 64  # of a concatenation
@@ -171,9 +173,12 @@ class SplitWatch:
             where: the line that iterates it.
         """
         others = self._others_of(loader.dataset)
-        if len(self._parts) >= _MAX_PARTS:
+        if len(self._parts) >= _MAX_PARTS or len(self._of_loader) >= _MAX_LOADERS:
             return
+        began = thread_time()
         part = self._part_of(loader, sampler)
+        switch = self._watcher.switch
+        switch.apart_s += (thread_time() - began) * switch.counts_for
         if part is None:
             return
         known = next((one for one in self._parts if one.is_same(part)), None)

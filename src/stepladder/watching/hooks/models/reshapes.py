@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stepladder.watching.hooks.graph import kind_of
 from stepladder.watching.hooks.names import Root
-from stepladder.watching.hooks.tensors import tensors_in
+from stepladder.watching.hooks.tensors import is_plain, tensors_in
 from stepladder.watching.seen.models import Mixed, ReshapeSeen
 from stepladder.watching.watcher import Watcher
 
@@ -149,11 +149,13 @@ class ReshapeWatch:
             self._drop()
             return
         given = args[0] if args else kwargs.get("input")
-        if type(given) is not Tensor or type(result) is not Tensor:
+        if not isinstance(given, Tensor) or not isinstance(result, Tensor):
             return
         before, after = tuple(given.shape), tuple(result.shape)
         mixed = mixed_by(before, after)
-        if mixed is None or not _is_in_order(given) or _is_turned(given):
+        if mixed is None or not is_plain(given) or isinstance(given, nn.Parameter):
+            return
+        if not _is_in_order(given) or _is_turned(given):
             return
         place = self._place(mixed, before, after)
         if place is None:
@@ -181,10 +183,10 @@ class ReshapeWatch:
 
     def _is_input(self, given: Tensor) -> bool:
         """Return whether a model that is called now received a tensor."""
-        refs = [ref() for ref in self._watcher.input_refs]
+        known: list[Any] = [ref() for ref in self._watcher.input_refs]
         return any(
-            one is not None and one.data_ptr() == given.data_ptr() and one.shape == given.shape
-            for one in refs
+            is_plain(one) and one.data_ptr() == given.data_ptr() and one.shape == given.shape
+            for one in known
         )
 
     def _is_of_batch(self, mixed: Mixed, before: Shape, after: Shape) -> bool:
