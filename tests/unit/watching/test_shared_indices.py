@@ -80,6 +80,19 @@ score(test_loader)
 """,
         "100 of the 100 that",
     ),
+    "a_half_that_no_loader_reads": (
+        """
+order = torch.randperm(300).tolist()
+halves = Subset(data, order[:200]), Subset(data, order[200:])
+def batches(is_training):
+    return DataLoader(data if is_training else halves[1], 50, shuffle=is_training)
+for epoch in range(3):
+    learn(batches(True))
+    score(batches(False))
+score(DataLoader(other, 50))
+""",
+        "no loader reads the largest part of the split that they are from",
+    ),
     "a_sampler_that_was_forgotten": (
         """
 train_loader = DataLoader(data, 50, shuffle=True)
@@ -147,6 +160,14 @@ held = DataLoader(other, 50)
 for epoch in range(3):
     learn(DataLoader(data, 50, shuffle=True))
     print(score(probe), score(held))
+""",
+    "accuracy_of_some_that_were_split_off": """
+rest, train_probe = random_split(data, [220, 80])
+held = DataLoader(other, 50)
+for epoch in range(3):
+    learn(DataLoader(data, 50, shuffle=True))
+    print(score(DataLoader(train_probe, 50)))
+    print(score(held))
 """,
     "accuracy_of_both": """
 train_loader = DataLoader(train_part, 50, shuffle=True)

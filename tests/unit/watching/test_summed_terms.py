@@ -49,6 +49,11 @@ MIXED = {
     "a_divergence_added_to_each_example": "(5 * each + kl.sum()).mean()",
     "weighted_examples": "((5 * each + kl.sum()) * torch.rand(32)).mean()",
     "a_divergence_beside_a_loss_of_torch": "F.cross_entropy(scores, y) + kl.sum()",
+    "a_divergence_of_torch": (
+        "F.cross_entropy(scores, y) + torch.distributions.kl_divergence("
+        "torch.distributions.Normal(mean, (0.5 * log_var).exp()), "
+        "torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))).sum()"
+    ),
     "a_square_that_was_meant_as_a_penalty": "F.cross_entropy(scores, y) + mean.pow(2).sum()",
     "reductions_of_torch": ("F.mse_loss(out, a, reduction='sum') + F.cross_entropy(scores, y)"),
 }

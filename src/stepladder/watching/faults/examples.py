@@ -74,7 +74,7 @@ def _is_leak(one: SharedSeen) -> bool:
 def _by_index(one: SharedSeen) -> Found:
     at = f" at {one.trained_at}" if one.trained_at else ""
     rest = (
-        "; no loader reads the largest part of the random_split that they are from"
+        "; no loader reads the largest part of the split that they are from"
         if one.is_instead
         else ""
     )

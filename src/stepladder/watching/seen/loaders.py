@@ -77,7 +77,7 @@ class SharedSeen:
         dataset: the class of the dataset.
         num_evaluated, num_trained, num_common: examples of both loaders, and those in both.
         is_named: names of variables say that the evaluation is of held-out examples.
-        is_instead: it is of a part of a random_split whose largest part no loader reads.
+        is_instead: it is of a part of a split whose largest part no loader reads.
         has_new: the model was also evaluated on examples that it had not trained on.
         was_new: these examples were also evaluated before they were trained on.
     """

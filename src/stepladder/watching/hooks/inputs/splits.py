@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,9 +35,10 @@ _MAX_EXAMPLES: Final = 1 << 20  # of a dataset: one bit each
 _MAX_PARTS: Final = 32
 _MAX_LOADERS: Final = 256
 _MAX_PAIRS: Final = 64
-_MAX_SPLITS: Final = 64
+_MAX_HALVES: Final = 128
 _MAX_SETS: Final = 64  # of a concatenation
 _CLEAN: Final = 0.02  # share of common examples
+_NEAR: Final = 2  # innermost lines that name what is evaluated
 _MIN_CLEAN: Final = 8  # examples of a clean evaluation
 _Indices = NDArray[np.int64]
 
@@ -94,6 +96,12 @@ class _Pair:
         self.num_common = evaluated.num_common(trained)
 
     @property
+    def is_named_after_training(self) -> bool:
+        """Return whether the lines of the evaluation name training, as for its accuracy there."""
+        near = list(dict.fromkeys(self.lines))[:_NEAR]
+        return any("train" in linecache.getline(*line).lower() for line in near)
+
+    @property
     def is_clean(self) -> bool:
         """Return whether hardly any of the evaluated examples was trained on."""
         num = self.evaluated.num
@@ -102,7 +110,7 @@ class _Pair:
 
 @dataclass
 class _Half:
-    """A part of a random_split.
+    """A part of a split.
 
     Attributes:
         num: its examples.
@@ -128,15 +136,17 @@ class SplitWatch:
         self._roots: dict[int, Root] = {}
         self._last: dict[int, _Part] = {}
         self._pairs: dict[tuple[int, int], _Pair] = {}
+        self._halves: list[_Half] = []
         self._splits: list[list[_Half]] = []
         self._others: dict[int, list[_Half]] = {}
 
     def install(self, watcher: Watcher) -> None:
-        """Subscribe to calls of models and what is learned, and wrap random_split."""
+        """Subscribe to calls of models and what is learned, and wrap what splits datasets."""
         self._watcher = watcher
         watcher.on_call.append(self._called)
         watcher.on_learnt.append(self._learnt)
         watcher.on_loaded.append(self._loaded)
+        watcher.patches.wrap(Subset, "__init__", after=self._made)
         for owner in (torch.utils.data, dataset_module):
             watcher.patches.wrap(owner, "random_split", after=self._split)
 
@@ -157,7 +167,7 @@ class SplitWatch:
                 num_common=one.num_common,
                 num_trained=one.trained.num,
                 is_named=own.named_data.is_held_out(one.lines),
-                is_instead=self._is_instead(one.evaluated),
+                is_instead=self._is_instead(one.evaluated) and not one.is_named_after_training,
                 has_new=any(other.is_clean for other in pairs if other.trained is one.trained),
                 was_new=any(other.is_clean for other in pairs if other.evaluated is one.evaluated),
             )
@@ -216,26 +226,36 @@ class SplitWatch:
             self._datasets[id(dataset)] = (key, ref)
         return key
 
+    def _made(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        indices = getattr(args[0], "indices", None)
+        if len(self._halves) < _MAX_HALVES and hasattr(indices, "__len__"):
+            self._halves.append(_Half(weakref.ref(args[0]), len(indices)))
+
     def _split(self, _note: Any, _args: Any, _kwargs: Any, result: Any) -> None:
-        if len(self._splits) < _MAX_SPLITS and len(result) >= 2:
-            self._splits.append([_Half(weakref.ref(one), len(one)) for one in result])
+        halves = [half for half in self._halves if any(half.ref() is one for one in result)]
+        if len(halves) == len(result) >= 2:
+            self._splits.append(halves)
 
     def _others_of(self, dataset: Any) -> list[_Half]:
-        """Note which parts of a random_split a dataset reads, and return the others of its own."""
+        """Note which parts of a split a dataset reads, and return the others of its own."""
         left, num = [dataset], 0
         while left and num < _MAX_SETS:
             one, num = left.pop(), num + 1
             if isinstance(one, ConcatDataset):
                 left += one.datasets[:_MAX_SETS]
             elif isinstance(one, Subset):
-                for half in (half for split in self._splits for half in split):
+                for half in self._halves:
                     half.is_read = half.is_read or half.ref() is one
                 left.append(one.dataset)
-        split = next((s for s in self._splits if any(h.ref() is dataset for h in s)), [])
-        return [half for half in split if half.ref() is not dataset]
+        split = next((s for s in self._splits if any(h.ref() is dataset for h in s)), None)
+        if split is not None:
+            return [half for half in split if half.ref() is not dataset]
+        if not isinstance(dataset, Subset):
+            return []
+        return [half for half in self._halves if _are_halves(dataset, half.ref())][:1]
 
     def _is_instead(self, part: _Part) -> bool:
-        """Return whether it is of a random_split whose largest part exists, but is never read."""
+        """Return whether it is of a split whose largest part exists, but is never read."""
         others = self._others.get(id(part), [])
         largest = max(others, key=lambda half: half.num, default=None)
         if largest is None or largest.num <= part.num or not all(half.is_kept for half in others):
@@ -341,6 +361,17 @@ def _stored(dataset: Any, chosen: _Indices | None) -> Iterator[tuple[Any, _Indic
     if not 0 < len(dataset) <= _MAX_EXAMPLES:
         raise TypeError
     yield dataset, chosen
+
+
+def _are_halves(one: Any, other: Any) -> bool:
+    """Return whether two subsets divide a dataset between them."""
+    if other is None or other is one or other.dataset is not one.dataset:
+        return False
+    try:
+        whole = np.sort(np.concatenate([_as_indices(one.indices), _as_indices(other.indices)]))
+        return len(whole) == len(one.dataset) and bool((whole == np.arange(len(whole))).all())
+    except (TypeError, NotImplementedError):
+        return False
 
 
 def _is_by_indices(dataset: Any) -> bool:

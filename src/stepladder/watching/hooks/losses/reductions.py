@@ -177,8 +177,16 @@ def _is_over_first(node: Any) -> bool:
 
 
 def _is_free(node: Any, kind: str) -> bool:
-    """Return whether a product has no factors that differ by example, such as a mask."""
-    return len(_inputs(node)) == 2 or scale_of(node, kind) is not None
+    """Return whether a product or quotient has no factors that differ by example, as of a mask."""
+    parents = [parent for parent, _ in node.next_functions]
+    if None not in parents or scale_of(node, kind) is not None:
+        return True
+    saved: Any = getattr(node, "_saved_other" if parents[0] is not None else "_saved_self", None)
+    if not is_plain(saved) or saved.numel() > _MAX_VALUES:
+        return False
+    if saved.numel() == 1 or saved.dim() < len(shape_of(node)):
+        return True
+    return saved.device.type == "cpu" and bool((saved == saved[:1]).all())
 
 
 def _is_weight(node: Any) -> bool:
