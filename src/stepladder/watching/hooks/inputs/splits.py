@@ -227,7 +227,7 @@ class SplitWatch:
         return key
 
     def _made(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
-        indices = getattr(args[0], "indices", None)
+        indices: Any = getattr(args[0], "indices", None)
         if len(self._halves) < _MAX_HALVES and hasattr(indices, "__len__"):
             self._halves.append(_Half(weakref.ref(args[0]), len(indices)))
 
