@@ -8,6 +8,7 @@ from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
 from stepladder.watching.faults import (
+    bootstraps,
     clipping,
     draws,
     examples,
@@ -111,7 +112,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         "terminal_states_ignored",
         _WARNING,
         "Mnih et al. 2015, doi:10.1038/nature14236 (Algorithm 1)",
-        terms.terminal_states_ignored,
+        bootstraps.terminal_states_ignored,
     ),
     Detector(
         "backward_ignores_gradient",

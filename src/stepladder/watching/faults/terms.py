@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.seen.losses import ConstantTermSeen
 from stepladder.watching.seen.seen import Seen
 
 _MIN_SEEN = 2  # steps
-_MIN_SUMMED = 3  # inspected calls of backward
-_LEAST_FACTOR = 0.25  # of a sum: smaller ones are weights that someone chose
-_OUTWEIGHED = 4.0  # a mean with a factor this close to the size of the batch was balanced by hand
+_MIN_EQUAL = 3  # steps, if the arguments have no graph
+_MIN_LATE = 5, 10  # steps if they have: a copy of a model begins with equal outputs
 _ON_PURPOSE = ("detach()", ".data")  # may be meant to stop a gradient
 
 
@@ -19,6 +17,7 @@ def loss_term_lost(seen: Seen) -> Answer:
     """Reads the sum that backward is called on from the source, and follows its operations.
 
     A term counts if it had a graph when it was turned into a number, in a step with one backward.
+    So does a loss of torch whose arguments are always equal, or are both cut off their graphs.
     """
     calls = [c for c in seen.backward_calls if c.terms]
     if not calls:
@@ -39,56 +38,46 @@ def loss_term_lost(seen: Seen) -> Answer:
             numbers={"num_steps": one.num_seen},
             severity=None if is_certain else Severity.WARNING,
         )
+    for term in (one for one in seen.constant_terms if not one.has_others):
+        if (found := _constant(term)) is not None:
+            return found
     return Sound("no term of the loss was turned into a number")
 
 
-def terminal_states_ignored(seen: Seen) -> Answer:
-    """Reads the target of Q-learning and the variables of its function from the source.
-
-    A target counts if it adds the discounted value of the next state and the function receives the
-    end of the episode, but never uses it; and if ends occur, where their values can be read.
-    """
-    if not any(c.terms for c in seen.backward_calls):
-        return Unseen("no backward was inspected")
-    for one in seen.ignored_ends:
-        if one.num_seen < _MIN_SEEN or (one.num_transitions and not one.num_ends):
-            continue
-        ends = (
-            f", and {one.num_ends} of {one.num_transitions} transitions that were inspected end an "
-            "episode"
-            if one.num_ends
-            else ""
+def _constant(one: ConstantTermSeen) -> Found | None:
+    num, has_graph = len(one.steps), one.has_graph
+    is_late = num >= _MIN_LATE[0] and max(one.steps) >= _MIN_LATE[1]
+    what = f"{one.term} is a term of {one.loss}, which backward is called on, but "
+    no_gradient = f"so that no weight got a gradient from it in {num} inspected steps"
+    if one.num_equal == one.num_calls:
+        if not (is_late if has_graph else num >= _MIN_EQUAL):
+            return None
+        what = what if one.is_added else f"backward is called on {one.term}, but "
+        evidence = (
+            f"{what}both arguments of {one.kind} had the same values in all {one.num_calls} "
+            "inspected calls: it compares a tensor with itself, is always 0 and has no gradient"
         )
-        return Found(
-            evidence=f"{one.target} adds the value of the next state also where an episode has "
-            f"ended: {one.name} is received with each transition and never used{ends}",
-            fix="Multiply the value of the next state by 1 where the episode continues and by 0 "
-            "where it has ended, as in reward + gamma * (1 - done) * value.",
-            where=one.where,
-            numbers={"num_ends": one.num_ends, "num_transitions": one.num_transitions},
+        fix = (
+            "Pass the output of the model that is to learn as one argument, and what it is "
+            "compared with as the other."
         )
-    return Sound("no target with the value of a next state ignores the end of an episode")
-
-
-def summed_beside_mean(seen: Seen) -> Found | None:
-    """Find a sum over all examples of a batch that is added to a mean over them."""
-    calls = [(c, c.summed) for c in seen.backward_calls if c.summed is not None]
-    heavy = [
-        (call, one)
-        for call, one in calls
-        if one.factor >= _LEAST_FACTOR and one.num * one.factor >= _OUTWEIGHED * one.mean_factor
-    ]
-    if len(heavy) < max(_MIN_SUMMED, len(calls) // 2):
+    elif has_graph or num < _MIN_SEEN or not (one.is_added and one.is_weighted):
         return None
-    call, one = heavy[0]
-    each = prod(one.shape[1:])
-    values = f" and {each:,} values of each" if each > 1 else ""
+    elif one.cut:
+        evidence = f"{what}neither argument has a graph, as {one.cut} cuts it off, {no_gradient}"
+        fix = f"Leave out {'detach()' if 'detach' in one.cut else '.data'} on the side that learns."
+    elif one.num_unlearnt >= _MIN_SEEN:
+        evidence = (
+            f"{what}neither argument has a graph, as {one.without} is called under "
+            f"torch.no_grad(), {no_gradient}"
+        )
+        fix = "Call the model outside of torch.no_grad(), or use an output that has a graph."
+    else:
+        return None
     return Found(
-        evidence=f"a term of the loss is a sum over all {one.num} examples of the batch{values}, "
-        f"added to a mean over the batch, in {len(heavy)} inspected steps: it weighs {one.num} "
-        "times as much as its mean, and more in a larger batch",
-        fix="Sum over the values of each example only, as in .sum(1), and take the mean over the "
-        "batch of both terms; or divide the sum by the batch size.",
-        where=call.where,
-        numbers={"num_examples": one.num, "factor": one.factor},
+        evidence=evidence,
+        fix=fix,
+        where=one.where,
+        numbers={"num_steps": num, "num_equal": one.num_equal},
+        severity=Severity.WARNING,
     )

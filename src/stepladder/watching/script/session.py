@@ -105,7 +105,7 @@ class Session:
         from stepladder.watching.hooks.inputs.long_padding import LongPaddingWatch
         from stepladder.watching.hooks.inputs.padding import PaddingWatch
         from stepladder.watching.hooks.inputs.pairs import PairWatch
-        from stepladder.watching.hooks.losses.bootstraps import BootstrapWatch
+        from stepladder.watching.hooks.losses.comparisons import ComparisonWatch
         from stepladder.watching.hooks.losses.losses import LossWatch
         from stepladder.watching.hooks.losses.lost_terms import LostTermWatch
         from stepladder.watching.hooks.losses.margins import MarginWatch
@@ -116,7 +116,7 @@ class Session:
         from stepladder.watching.hooks.models.loading import LoadWatch
         from stepladder.watching.hooks.models.misnamed import MisnamedWatch
         from stepladder.watching.hooks.models.modules import ModuleWatch
-        from stepladder.watching.hooks.models.reshapes import ReshapeWatch
+        from stepladder.watching.hooks.models.repeated import RepeatedWatch
         from stepladder.watching.hooks.models.states import StateWatch
         from stepladder.watching.hooks.models.statistics import StatisticsWatch
         from stepladder.watching.hooks.names import Names
@@ -140,7 +140,7 @@ class Session:
         names = Names()
         kept = Kept() if self._is_probing else None
         optimizers = OptimizerWatch(names, self._max_steps)
-        losses = LossWatch(kept=kept)
+        losses = LossWatch(names, kept=kept)
         cuts = CutWatch(names, optimizers)
         backwards = BackwardWatch(names, optimizers, losses, cuts)
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
@@ -155,8 +155,8 @@ class Session:
                 modules,
                 losses,
                 losses.averages,
+                losses.constants,
                 MarginWatch(),
-                BootstrapWatch(),
                 LostTermWatch(),
                 LoaderWatch(),
                 DropoutWatch(names),
@@ -166,13 +166,15 @@ class Session:
                 StateWatch(),
                 LoadWatch(names, optimizers),
                 MisnamedWatch(names, optimizers),
+                RepeatedWatch(names),
                 PredictionWatch(),
+                ComparisonWatch(),
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
-                ReshapeWatch(),
                 PaddingWatch(),
                 PairWatch(),
                 *_of_examples(),
+                *_of_source_and_shapes(),
                 *self._after_last,
                 CallWatch(names, optimizers),
                 LongPaddingWatch(),
@@ -290,6 +292,14 @@ class Session:
             self._write_rank(report)
         self._written, self._written_step = perf_counter(), watcher.step
         self._write_s = self._written - began
+
+
+def _of_source_and_shapes() -> tuple[Part, ...]:
+    """Return the parts that read targets from the source, and shapes of the first steps."""
+    from stepladder.watching.hooks.losses.bootstraps import BootstrapWatch
+    from stepladder.watching.hooks.models.reshapes import ReshapeWatch
+
+    return BootstrapWatch(), ReshapeWatch()
 
 
 def _of_examples() -> list[Part]:
