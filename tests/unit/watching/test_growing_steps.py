@@ -10,6 +10,17 @@ import torch
 
 from stepladder.records.climb import NextStep
 from stepladder.records.watch import WatchReport
+from stepladder.watching.causes.contract import Evidence
+from stepladder.watching.causes.stores import store_causes
+from stepladder.watching.seen.costs import (
+    BACKWARD,
+    FORWARD,
+    OWN,
+    SampleSeen,
+    Spot,
+    StacksSeen,
+)
+from stepladder.watching.seen.seen import Seen
 
 Watched = Callable[..., WatchReport]
 
@@ -129,16 +140,6 @@ SLOW: dict[str, tuple[str, str, str]] = {
         "allocated_once",
         "call np.concatenate once",
     ),
-    "a tensor that a function returns longer": (
-        training(
-            "history = torch.empty(0, 32)\n\n"
-            "def longer(held, new):\n    return torch.cat([held, new])\n",
-            after="history = longer(history, xb.repeat(25, 1))",
-            num=200,
-        ),
-        "allocated_once",
-        "`return torch.cat([held, new])`, where each call copies everything stored so far (",
-    ),
     "a state that is not detached": (
         recurrent(
             "for part in frames.split(2, 1):\n"
@@ -247,6 +248,45 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
         "    F.mse_loss(out, frames[:, last]).backward(retain_graph=True)"
     ),
 }
+
+
+TRAINING = ("for xb, yb in loader:",)
+JOIN = Spot(
+    where="train.py:4", function="longer", text="return torch.cat([held, new])", joins="torch.cat"
+)
+CALL = Spot(where="train.py:12", function="main", text="held = longer(held, xb)", loops=TRAINING)
+
+
+def evidence_of(part: str, growth: float, block_s: tuple[float, ...] = ()) -> Evidence:
+    """Return what was seen of a line that concatenates, and takes longer from block to block."""
+    step = Spot(where="train.py:10", function="main", text="loss.backward()", loops=TRAINING)
+    samples = [
+        SampleSeen(part=BACKWARD, is_validation=False, spots=(step,), calls=()),
+        SampleSeen(part=part, is_validation=False, spots=(CALL, JOIN), calls=()),
+    ]
+    for one, more in zip(samples, (0.0, growth), strict=True):
+        one.by_block = {block: 1.0 + more * block for block in range(9)}
+        one.seconds = sum(one.by_block.values())
+    seen = Seen()
+    seen.costs.stacks = StacksSeen(num=40 if block_s else 400, last_step=8, samples=samples)
+    return Evidence(seen=seen, shares={}, whole_s=30.0, num_steps=90, facts={}, block_s=block_s)
+
+
+@pytest.mark.parametrize("part", [OWN, FORWARD])
+def test_a_concatenation_is_named_if_its_share_grows(part: str) -> None:
+    (cause,) = store_causes(evidence_of(part, growth=1.0))
+    assert cause.name == "allocated_once"
+    assert "train.py:4" in cause.text
+    assert "(67 % of the first steps and 89 % of the last ones" in cause.text
+    assert store_causes(evidence_of(part, growth=0.0)) == []
+
+
+def test_a_concatenation_is_named_if_steps_become_slower_because_of_it() -> None:
+    slower = tuple(float(block) for block in range(1, 10))
+    (cause,) = store_causes(evidence_of(OWN, growth=1.0, block_s=slower))
+    assert "(the last steps take 4.0 times as long as the first ones" in cause.text
+    assert store_causes(evidence_of(OWN, growth=0.0, block_s=slower)) == []
+    assert store_causes(evidence_of(OWN, growth=1.0, block_s=(1.0,) * 9)) == []
 
 
 @pytest.fixture(autouse=True)

@@ -154,8 +154,8 @@ def test_examples_that_differ_or_are_kept_are_not_named(watched: Watched, name: 
 
 def test_comparing_examples_draws_no_random_numbers(watched: Watched) -> None:
     code = SAME["in __getitem__"] + (
-        "print(1)\nfound = (random.random(), np.random.get_state()[2], torch.rand(1).item())\n"
-        "open('found.txt', 'a').write(repr(found) + chr(10))\n"
+        "found = (random.random(), np.random.get_state()[2], torch.rand(1).item())\n"
+        "with open('found.txt', 'a') as file:\n    print(found, file=file)\n"
     )
     watched(code)
     exec(compile(code, "alone.py", "exec"), {"__name__": "__main__"})

@@ -17,7 +17,7 @@ _MIN_STARTS: Final = 2  # passes that started workers
 _MANY_PASSES: Final = 0.4  # of the steps began a pass
 _MIN_SHRUNK: Final = 4.0  # an image is much larger than one with this share of its pixels
 _MOST: Final = 0.4  # of the loader's time is of one kind
-_MIN_COMPARED: Final = 48  # examples that were fetched again
+_MIN_COMPARED: Final = 40  # examples that were fetched again
 _MIN_LATER: Final = (
     0.3  # of the loader's time is in the second half of the steps: nothing is cached
 )

@@ -43,10 +43,7 @@ def growth_causes(evidence: Evidence) -> list[Cause]:
         return []
     groups = _groups(evidence)
     growing = {where: first for where in groups if (first := _first_share(evidence, groups[where]))}
-    found = growth_of(evidence.block_s)
-    if found is not None and _is_disturbed(evidence):
-        is_clear = found[0] >= _CLEAR_GROWTH and _tau(evidence.block_s) >= _CLEAR_TAU
-        found = found if is_clear else None
+    found = slower_steps(evidence)
     if found is None and not growing:
         return []
     grown = [one for where in growing for one in groups[where]] or _most_grown(evidence, groups)
@@ -81,6 +78,15 @@ def growth_of(block_s: Sequence[float]) -> tuple[float, float] | None:
         return None
     mean_s = sum(block_s) / num
     return last / first, max(0.0, 1 - first / mean_s)
+
+
+def slower_steps(evidence: Evidence) -> tuple[float, float] | None:
+    """Return what `growth_of` does, or None if other processes may be the reason."""
+    found = growth_of(evidence.block_s)
+    if found is not None and _is_disturbed(evidence):
+        is_clear = found[0] >= _CLEAR_GROWTH and _tau(evidence.block_s) >= _CLEAR_TAU
+        found = found if is_clear else None
+    return found
 
 
 def _is_disturbed(evidence: Evidence) -> bool:

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
-from stepladder.watching.causes.growth import growth_in_steps, inputs_grow
+from stepladder.watching.causes.growth import (
+    growth_in_steps,
+    halves_of,
+    inputs_grow,
+    slower_steps,
+)
 from stepladder.watching.causes.lines import heaviest, inner_loops, level_of, loop_of, shown
 from stepladder.watching.seen.costs import FORWARD, OWN, SampleSeen, Spot
 
 _MIN_SHARE: Final = 0.1
+_MOST: Final = 0.5  # of the time, and of what later steps take more
+_MIN_GROWTH: Final = 1.3  # of the time in the second half of the steps, over the first half
 _CALLS: Final = ("append", "vstack", "hstack", "concatenate", "column_stack", "stack", "insert")
 _LIBRARIES: Final = ("numpy/", "pandas/")
 
@@ -31,20 +38,15 @@ def store_causes(evidence: Evidence) -> list[Cause]:
     for spot, group in by_line.items():
         groups.setdefault(spot.joins, []).extend(_appending(evidence, spot, group, loop))
     for joins, group in groups.items():
-        growth = growth_in_steps(evidence, group) if not inputs_grow(evidence) else None
         share = evidence.share_of(sum(one.seconds for one in group))
         if share < _MIN_SHARE:
             continue
         spot, _ = heaviest(_last_line(one) for one in group)
-        grown = ""
-        if growth is not None:
-            grown = (
-                f" ({percent(growth[0])} of the first steps and {percent(growth[1])} of the last "
-                "ones, as the total grows with the square of the number of entries)"
-            )
+        growth = _growth(evidence, group)
+        grown = f" ({growth}, as the total grows with the square of the number of entries)"
         text = (
             f"{percent(share)} of the time is spent at {shown(spot)}, where each call copies "
-            f"everything stored so far{grown}: {_fix(joins)}"
+            f"everything stored so far{grown if growth else ''}: {_fix(joins)}"
         )
         lines = {spot.where for one in group for spot in one.spots[level_of(one.spots, loop) :]}
         return [
@@ -63,7 +65,7 @@ def _appending(
     evidence: Evidence, spot: Spot, group: list[SampleSeen], loop: Spot | None
 ) -> Sequence[SampleSeen]:
     """Return the samples of a line that copies a store, or nothing."""
-    if not inputs_grow(evidence) and growth_in_steps(evidence, group) is not None:
+    if _growth(evidence, group):
         return group
     return [
         one
@@ -73,6 +75,27 @@ def _appending(
         and not (evidence.has_gpu and ".cpu(" in spot.text)  # it may wait for the GPU
         and inner_loops(one.spots, loop)
     ]
+
+
+def _growth(evidence: Evidence, group: Sequence[SampleSeen]) -> str:
+    """Return in words how the time of lines grows; empty if it does not, or may for other reasons.
+
+    Their share of a step grows, or steps become slower, mostly because of them.
+    """
+    if not group or inputs_grow(evidence):
+        return ""
+    shares = growth_in_steps(evidence, group)
+    if shares is not None:
+        return f"{percent(shares[0])} of the first steps and {percent(shares[1])} of the last ones"
+    steps = slower_steps(evidence)
+    if steps is None or evidence.share_of(sum(one.seconds for one in group)) < _MOST:
+        return ""
+    stacks = evidence.seen.costs.stacks
+    (first, last), (all_first, all_last) = (
+        halves_of(some, stacks) for some in (group, evidence.samples)
+    )
+    is_most = last - first >= _MOST * (all_last - all_first) and last >= _MIN_GROWTH * first
+    return f"the last steps take {steps[0]:.1f} times as long as the first ones" if is_most else ""
 
 
 def _is_joining(sample: SampleSeen) -> bool:
