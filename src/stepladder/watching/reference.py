@@ -65,7 +65,7 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   to 1,024 numbers.
 - **Examples in memory are compared** before and after a dataset returns them, in the training
   process: four of up to 24 batches, up to 4,096 values each. Examples that are fetched again are
-  compared by a hash, up to 256 of each dataset.
+  compared by a hash, for 6 ms and then 4 µs per step at most.
 - **One replay on a copy** follows the script's last step, also without `--probe`: a copy of the
   model that was trained last is called four times with 6 to 14 stored examples, in evaluation mode,
   without gradients and with output discarded. It is left out for models larger than 200 MB, forward
@@ -151,7 +151,7 @@ on, or 5 s of them, these causes are named, and recognised in this way:
   and these take time.
 - `detached_state`, `one_backward`: graphs that `retain_graph=True` keeps contain the last one, and
   become larger from call to call, or from step to step. The first is named if a model is called in
-  between.
+  between, the second if no gradient is cleared in between.
 - `allocated_once`: the time of lines that concatenate, such as `self.rows = torch.cat([self.rows,
   row])` in a loop within a step, or any whose share of a step grows.
 - `constant_steps`: steps, or the share of a line, become slower with the number of the step.

@@ -65,7 +65,7 @@ def keep(name):
 STORE = """
 class Store:
     def __init__(self):
-        self.rows = torch.empty(0, 256)
+        self.rows = torch.empty(0, 128)
 
     def add(self, row):
         self.rows = torch.cat([self.rows, row[None]])[-20_000:]
@@ -128,7 +128,7 @@ SLOW: dict[str, tuple[str, str, str]] = {
         "backward hooks after step 3 and",
     ),
     "a store of tensors": (
-        training(STORE, after="for _ in range(40):\n    store.add(torch.ones(256))"),
+        training(STORE, after="for _ in range(30):\n    store.add(torch.ones(128))"),
         "allocated_once",
         "`self.rows = torch.cat([self.rows, row[None]])[-20_000:]`",
     ),
@@ -196,12 +196,12 @@ SOUND = {
     ),
     "a store that is allocated": training(
         STORE.replace(
-            "torch.empty(0, 256)", "torch.empty(5_000, 256)\n        self.num = 0"
+            "torch.empty(0, 128)", "torch.empty(5_000, 128)\n        self.num = 0"
         ).replace(
             "self.rows = torch.cat([self.rows, row[None]])[-20_000:]",
             "self.rows[self.num % 5_000] = row\n        self.num += 1",
         ),
-        after="for _ in range(40):\n    store.add(torch.ones(256))",
+        after="for _ in range(30):\n    store.add(torch.ones(128))",
     ),
     "a list that is concatenated once": training(
         "rows = []\n",
@@ -241,6 +241,16 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
         "    out, state = model(part, state)\n"
         "    F.mse_loss(out, part[:, -1]).backward(retain_graph=True)\n"
         "    state = state.detach()"
+    ),
+    "gradients of each loss by itself": recurrent(
+        "outs, norms = [], []\n"
+        "for part in frames.split(2, 1):\n"
+        "    out, state = model(part, state)\n"
+        "    outs.append(F.mse_loss(out, part[:, -1]))\n"
+        "for loss in outs:\n"
+        "    optimizer.zero_grad()\n"
+        "    loss.backward(retain_graph=True)\n"
+        "    norms.append(model.head.weight.grad.norm())"
     ),
     "longer parts with graphs of their own": recurrent(
         "for last in range(2, 24, 2):\n"

@@ -64,14 +64,17 @@ def _across_steps(one: RetainedSeen, backward: float) -> Cause | None:
     return _cause(one, backward * (1 - first / mean), text)
 
 
-def _cause(one: RetainedSeen, share: float, text: str) -> Cause:
+def _cause(one: RetainedSeen, share: float, text: str) -> Cause | None:
     added = "add the losses and call backward once, which gives the same gradients"
-    if not one.follows_models:
-        name, fix = "one_backward", added
-    else:
+    is_sum = one.num_calls > 1 and not one.is_cleared
+    if one.follows_models:
         name = "detached_state"
         fix = "detach the state in between (state = state.detach()) and leave out retain_graph=True"
-        fix += f", or {added}" if one.num_calls > 1 else ""
+        fix += f", or {added}" if is_sum else ""
+    elif is_sum:
+        name, fix = "one_backward", added
+    else:
+        return None
     return Cause(name=name, share=share, text=f"{text}: {fix}", replaces=("constant_steps",))
 
 

@@ -258,12 +258,14 @@ class RetainedSeen:
             were in an earlier one.
         num_calls: the most calls in a step.
         follows_models: a model was called before each of them.
+        is_cleared: a gradient was removed between two of them.
     """
 
     where: str | None
     nodes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     num_calls: int = 0
     follows_models: bool = True
+    is_cleared: bool = False
 
 
 @dataclass(kw_only=True)

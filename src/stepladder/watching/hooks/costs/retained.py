@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Final
 
 from torch import Tensor
@@ -26,6 +27,7 @@ class RetainedWatch:
         self._num_steps = 0
         self._num_calls: dict[str | None, int] = {}
         self._left = 0
+        self._weight: weakref.ref[Any] | None = None  # of the first graph of a step
 
     def install(self, watcher: Watcher) -> None:
         """Follow the steps of a watcher."""
@@ -47,6 +49,7 @@ class RetainedWatch:
         if watcher.step != self._step:
             self._step, self._left, self._num_calls = watcher.step, _MAX_NODES, {}
             self._num_steps += 1
+            self._weight = None
         lines, where = watcher.seen.costs.retained, watcher.own.here()
         one = lines.get(where)
         if one is None:
@@ -58,22 +61,32 @@ class RetainedWatch:
         one.follows_models = one.follows_models and follows_model
         if self._left <= 0 or num > _MAX_CALLS or self._num_steps > _MAX_STEPS:
             return
-        found, known = _mark(root.grad_fn, self._left)
+        weight = None if self._weight is None else self._weight()
+        one.is_cleared = one.is_cleared or (weight is not None and weight.grad is None)
+        found, known, leaf = _mark(root.grad_fn, self._left)
         self._left -= found
+        if self._weight is None and leaf is not None:
+            self._weight = weakref.ref(leaf.variable)
         if self._left > 0:
             one.nodes.setdefault(self._step, []).append((found, known))
 
 
-def _mark(root: Any, most: int) -> tuple[int, int]:
-    """Mark the operations of a graph; return their number, and how many were marked before."""
-    stack, known, num_before = [root], {root}, 0
+def _mark(root: Any, most: int) -> tuple[int, int, Any]:
+    """Mark the operations of a graph.
+
+    Returns:
+        Their number, how many were marked before, and a node that accumulates a gradient.
+    """
+    stack, known, num_before, leaf = [root], {root}, 0, None
     while stack and len(known) < most:
         node = stack.pop()
-        if type(node).__name__ != "AccumulateGrad":  # which belongs to all graphs of a weight
+        if type(node).__name__ == "AccumulateGrad":  # it belongs to all graphs of a weight
+            leaf = node
+        else:
             num_before += _KEY in node.metadata
             node.metadata[_KEY] = True
         for parent, _ in node.next_functions:
             if parent is not None and parent not in known:
                 known.add(parent)
                 stack.append(parent)
-    return len(known), num_before
+    return len(known), num_before, leaf
