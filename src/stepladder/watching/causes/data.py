@@ -142,7 +142,7 @@ def _in_main_process(evidence: Evidence, loader: LoaderSeen, wait: float) -> lis
     spot, _ = heaviest(_within(group))
     special = _resize_first(evidence, group, share) if name == "transform" else None
     if special is None and name in ("python", "transform"):
-        special = _computed_once(evidence, loader, group, share)
+        special = _computed_once(evidence, loader, group, share, is_loop=name == "python")
     if special is not None:
         return [special]
     ways = {
@@ -173,7 +173,12 @@ def _in_main_process(evidence: Evidence, loader: LoaderSeen, wait: float) -> lis
 
 
 def _computed_once(
-    evidence: Evidence, loader: LoaderSeen, group: Sequence[SampleSeen], share: float
+    evidence: Evidence,
+    loader: LoaderSeen,
+    group: Sequence[SampleSeen],
+    share: float,
+    *,
+    is_loop: bool,
 ) -> Cause | None:
     """Name lines that compute the same examples in each epoch, if all of these fit into memory."""
     seen, its_id = loader.repeats, loader.dataset_id
@@ -193,9 +198,10 @@ def _computed_once(
     caller = caller or f" in `{outer.function}`"
     text = (
         f"{percent(share)} of the time is spent on computing the same examples in each epoch "
-        f"({seen.num_equal:,} of {seen.num_compared:,} that were compared are equal), mostly at "
-        f"{shown(spot)}{caller}: compute each example once, in __init__ or with a cache; all "
-        f"{seen.num_examples:,} take about {_size(all_bytes)} of memory"
+        f"({seen.num_equal:,} of {seen.num_compared:,} that were compared are equal), mostly "
+        f"{_loops_of(group) if is_loop else ''}at {shown(spot)}{caller}: compute each example "
+        f"once, in __init__ or with a cache (all {seen.num_examples:,} take about "
+        f"{_size(all_bytes)} of memory){', or use array operations' if is_loop else ''}"
     )
     return Cause(name="computed_once", share=share * (1 - 1 / num_passes), text=text)
 

@@ -111,7 +111,7 @@ def _joins(node: ast.AST, target: ast.expr | None) -> str:
 
 
 def _store(node: ast.AST, target: ast.expr | None) -> str:
-    """Return the store that a concatenation appends to; empty if there is none."""
+    """Return the store that a concatenation appends to; empty if it appends to nothing."""
     parts = list(_parts(node))
     old = [part for part in parts if _is_within(part, target)]
     new = [part for part in parts if not _is_within(part, target)]
