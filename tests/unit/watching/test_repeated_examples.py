@@ -106,6 +106,19 @@ OTHER = {
         "        return counted(texts[i][self.turn % 50 :])",
     )
     + TRAINING,
+    "keys and types that are not compared": HEAD
+    + DATASET.replace("texts[i]), i % 3", "texts[i[0]]), i[0] % 3, torch.ones(4).half()")
+    + TRAINING.replace("xb, yb in", "xb, yb, more in").replace(
+        "batch_size=8, shuffle=True",
+        "batch_sampler=[[[i, 0] for i in range(k, k + 8)] for k in range(0, 96, 8)]",
+    ),
+    "types that NumPy does not have": HEAD
+    + DATASET.replace("i % 3", "i % 3, torch.ones(4).to(torch.float8_e5m2)")
+    + TRAINING.replace("xb, yb in", "xb, yb, more in").replace(
+        "shuffle=True",
+        "collate_fn=lambda held: [torch.stack([torch.as_tensor(v) for v in part])"
+        " for part in zip(*held)]",
+    ),
     "one epoch": HEAD.replace("range(96)", "range(960)")
     + DATASET
     + TRAINING.replace("range(12)", "range(1)").replace(

@@ -80,9 +80,8 @@ def _assigned(statement: ast.stmt) -> Iterator[tuple[ast.expr | None, ast.expr]]
         else:
             yield target, value
     elif isinstance(statement, ast.AnnAssign | ast.Return | ast.Expr):
-        target = statement.target if isinstance(statement, ast.AnnAssign) else None
         if statement.value is not None:
-            yield target, statement.value
+            yield getattr(statement, "target", None), statement.value
     elif isinstance(statement, ast.AugAssign) and isinstance(statement.value, ast.Tuple):
         # A list is extended in place, a tuple is copied.
         yield statement.target, ast.BinOp(statement.target, statement.op, statement.value)
@@ -125,10 +124,10 @@ def _parts(node: ast.AST) -> Iterator[ast.expr]:
     if isinstance(node, ast.BinOp):
         yield from (node.left, node.right)
     elif isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and not isinstance(node.func.value, ast.Name):
-            yield node.func.value  # `self.table.append(row)`
-        elif isinstance(node.func, ast.Attribute) and node.func.value.id not in _LIBRARIES:
-            yield node.func.value
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        is_library = isinstance(owner, ast.Name) and owner.id in _LIBRARIES
+        if owner is not None and not is_library:
+            yield owner  # `table.append(row)`
         for given in node.args[:2] if _name(node).endswith("append") else node.args[:1]:
             if isinstance(given, ast.List | ast.Tuple):
                 yield from given.elts

@@ -90,7 +90,7 @@ class RepeatWatch:
                 return DONE
             try:
                 self._fetched[id(dataset)] = _Fetched(dataset)
-            except (TypeError, NotImplementedError):  # no length, or no weak reference to it
+            except Exception:  # no length, or no weak reference to it
                 self._fetched[id(dataset)] = None
         one = self._fetched[id(dataset)]
         if one is None or one.ref() is not dataset or one.is_done:
@@ -114,10 +114,15 @@ class RepeatWatch:
             one.seen.has_drawn = True
             return
         rows = per_example(list(tensors_in(batch, 3))[:16])
-        if not rows or len(rows[0]) != len(indices) or not all(tensor.is_cpu for tensor in rows):
+        is_known = all(isinstance(idx, (int, np.integer, str)) for idx in indices)
+        if not is_known or not rows or len(rows[0]) != len(indices):
             return
         num_values = sum(tensor.numel() for tensor in rows) // len(indices)
-        hashes = _hashes_of(rows)
+        try:
+            hashes = _hashes_of(rows)
+        except (TypeError, RuntimeError):  # types that NumPy does not have, or other devices
+            one.num_looks = _MAX_LOOKS
+            return
         is_telling = len(set(hashes)) >= max(_MIN_DISTINCT * len(hashes), min(2, len(indices)))
         if num_values >= _MIN_VALUES and is_telling:
             num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in rows)
@@ -150,9 +155,9 @@ def _hashes_of(tensors: Sequence[Tensor]) -> list[int]:
     """Return a hash of each example: of few values, NumPy is faster than operations of torch."""
     found = [0] * len(tensors[0])
     for tensor in tensors:
-        rows = tensor.detach()
-        rows = (rows.view(torch.int16) if rows.dtype is torch.bfloat16 else rows).numpy()
-        rows = rows.reshape(len(rows), -1)
+        held = tensor.detach()
+        held = held.view(torch.int16) if held.dtype is torch.bfloat16 else held
+        rows: Any = held.numpy().reshape(len(held), -1)
         rows = rows[:, :: max(1, rows.shape[1] // _MAX_VALUES)]
         found = [hash((before, row.tobytes())) for before, row in zip(found, rows, strict=True)]
     return found
