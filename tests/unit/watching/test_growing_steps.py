@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -299,6 +300,27 @@ def test_a_concatenation_is_named_if_steps_become_slower_because_of_it() -> None
     assert store_causes(evidence_of(OWN, growth=1.0, block_s=(1.0,) * 9)) == []
 
 
+@pytest.mark.parametrize(
+    ("joins", "fix"),
+    [
+        ("torch.cat", "a tensor allocated beforehand"),
+        ("np.vstack", "an array allocated beforehand"),
+        ("pd.concat", "one table"),
+        ("+", ".append() or .extend()"),
+    ],
+)
+def test_a_store_in_a_loop_within_a_step_need_not_grow(joins: str, fix: str) -> None:
+    evidence = evidence_of(OWN, growth=0.0)
+    (_, sample) = evidence.seen.costs.stacks.samples
+    line = Spot(where="train.py:6", function="add", text="…", joins=joins, store="self.rows")
+    for loops, is_named in ((("for row in rows:",), True), ((), False)):
+        call = Spot(where="train.py:9", function="main", text="add()", loops=(*loops, *TRAINING))
+        sample.spots = (call, line)
+        causes = store_causes(evidence)
+        assert bool(causes) == is_named
+        assert not causes or fix in causes[0].text
+
+
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Compute in one thread, and collect no garbage that other tests left."""
@@ -351,3 +373,16 @@ def test_watching_leaves_the_script_no_wrapper(watched: Watched) -> None:
     for name in ("forward hooks", "hooks on gradients"):
         watched(SLOW[name][0])
     assert (torch.nn.Module.register_forward_hook, torch.Tensor.register_hook) == before
+
+
+@pytest.mark.parametrize("name", ["hooks on gradients", "a state that is not detached"])
+def test_watching_changes_no_weight(watched: Watched, name: str, tmp_path: Path) -> None:
+    code = SLOW[name][0] + (
+        "with open('weights.txt', 'a') as file:\n"
+        "    print([p.flatten().tolist() for p in model.parameters()], file=file)\n"
+    )
+    watched(code)
+    exec(compile(code, "alone.py", "exec"), {"__name__": "__main__"})
+    lines = (tmp_path / "weights.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2
+    assert lines[0] == lines[1]
