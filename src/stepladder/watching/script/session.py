@@ -306,10 +306,11 @@ def _of_examples() -> list[Part]:
     """Return the parts that read examples."""
     from stepladder.watching.hooks.inputs.examples import ExampleWatch
     from stepladder.watching.hooks.inputs.pixels import PixelWatch
+    from stepladder.watching.hooks.inputs.repeats import RepeatWatch
     from stepladder.watching.hooks.inputs.shifts import ShiftWatch
     from stepladder.watching.hooks.inputs.stored import StoredWatch
 
-    return [ExampleWatch(), ShiftWatch(), PixelWatch(), StoredWatch()]
+    return [ExampleWatch(), ShiftWatch(), PixelWatch(), StoredWatch(), RepeatWatch()]
 
 
 def watch_script(

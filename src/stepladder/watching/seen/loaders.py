@@ -100,6 +100,25 @@ class SharedSeen:
 
 
 @dataclass(kw_only=True)
+class RepeatsSeen:
+    """Examples of one dataset that were fetched several times in the training process.
+
+    Attributes:
+        num_compared, num_equal: fetched again, and of these, equal to what they were before.
+        has_drawn: random numbers were drawn meanwhile.
+        num_examples, example_bytes: of the whole dataset, and of one of its examples.
+        memory_bytes: available memory.
+    """
+
+    num_examples: int
+    num_compared: int = 0
+    num_equal: int = 0
+    has_drawn: bool = False
+    example_bytes: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(kw_only=True)
 class LoaderSeen:
     """One loader.
 
@@ -123,6 +142,7 @@ class LoaderSeen:
             followed, and how many of them are distinct.
         least_width: values that the model received of such an example, at least.
         draws: what the samplers of its dataset returned; None if that is unknown.
+        repeats: examples of its dataset that were compared; None if none were.
         sampler_kind: the class of its sampler.
         num_weights, num_zero: weights of its sampler, and how many are 0; 0 if it has none.
     """
@@ -154,6 +174,7 @@ class LoaderSeen:
     num_learnt_distinct: int = 0
     least_width: int | None = None
     draws: DrawsSeen | None = None
+    repeats: RepeatsSeen | None = None
     sampler_kind: str = ""
     num_weights: int = 0
     num_zero: int = 0

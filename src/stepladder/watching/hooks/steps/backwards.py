@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from stepladder.watching.hooks.costs.masked import masked_scores
+from stepladder.watching.hooks.costs.retained import RetainedWatch
 from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
 from stepladder.watching.hooks.losses.divergence import summed_divergence
 from stepladder.watching.hooks.losses.losses import LossWatch
@@ -104,10 +105,12 @@ class BackwardWatch:
         self._values: dict[int, tuple[Any, str]] = {}
         self._pending: dict[Root, tuple[int, tuple[str, ...]]] = {}
         self._unheld: tuple[int, list[Root]] | None = None
+        self._retained = RetainedWatch()
 
     def install(self, watcher: Watcher) -> None:
         """Wrap backward and torch.autograd.grad."""
         self._watcher = watcher
+        self._retained.install(watcher)
         watcher.on_close.append(self._next)
         watcher.patches.wrap(
             torch.autograd, "backward", before=self._open, after=self._close, failed=self._failed
@@ -167,6 +170,8 @@ class BackwardWatch:
             self._look(loss)
         if isinstance(root, Tensor):
             self._cuts.look(root, (one.root for one in self.waiting))
+            if watcher.is_close:
+                self._retained.look(root, args, kwargs, follows_model=bool(self.waiting))
         self._judge_forwards()
         watcher.phases.close_forward()
         event = watcher.phases.event() if watcher.is_close else None
