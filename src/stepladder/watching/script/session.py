@@ -28,6 +28,7 @@ from stepladder.watching.script.script import (
 if TYPE_CHECKING:
     from stepladder.watching.hooks.names import Names
     from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
+    from stepladder.watching.probe.causality import Causality
     from stepladder.watching.probe.copying import Copying
     from stepladder.watching.probe.independence import Independence
     from stepladder.watching.probe.own_backwards import OwnBackwards
@@ -86,7 +87,7 @@ class Session:
         self._rank = (
             RankSeen(rank=place.rank, size=place.size, run=place.run) if place is not None else None
         )
-        self._after_last: list[Independence | OwnBackwards | Copying] = []
+        self._after_last: list[Independence | OwnBackwards | Copying | Causality] = []
         self._report_of: Callable[..., WatchReport]
         self._error: str | None = None
 
@@ -103,6 +104,7 @@ class Session:
         from stepladder.watching.hooks.costs.waste import WasteWatch
         from stepladder.watching.hooks.inputs.loaders import LoaderWatch
         from stepladder.watching.hooks.inputs.long_padding import LongPaddingWatch
+        from stepladder.watching.hooks.inputs.masks import MaskWatch
         from stepladder.watching.hooks.inputs.padding import PaddingWatch
         from stepladder.watching.hooks.inputs.pairs import PairWatch
         from stepladder.watching.hooks.losses.losses import LossWatch
@@ -125,6 +127,7 @@ class Session:
         )
         from stepladder.watching.hooks.steps.backwards import BackwardWatch
         from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
+        from stepladder.watching.probe.causality import Causality
         from stepladder.watching.probe.copying import Copying
         from stepladder.watching.probe.independence import Independence
         from stepladder.watching.probe.own_backwards import OwnBackwards
@@ -144,7 +147,7 @@ class Session:
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
         self._kept = kept
-        self._after_last = [Independence(), OwnBackwards(), Copying()]
+        self._after_last = [Independence(), OwnBackwards(), Copying(), Causality()]
         watcher.start(
             [
                 optimizers,
@@ -166,6 +169,7 @@ class Session:
                 PredictionWatch(),
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
+                MaskWatch(),
                 PaddingWatch(),
                 PairWatch(),
                 *_of_examples(),
