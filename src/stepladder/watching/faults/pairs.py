@@ -42,10 +42,9 @@ def label_in_inputs(seen: Seen) -> Answer:
     if of_tokens is not None:
         return of_tokens
     tables = [one for one in seen.pairs if one.num_distinct >= _MIN_ROWS and one.num_values > 1]
-    ahead = seen.ahead
-    if not tables and ahead is not None and ahead.why_not is None:
-        if ahead.influence < _CLEARLY_AHEAD:
-            return Sound(f"the scores of {ahead.built} hardly depend on later tokens")
+    ahead = seen.ahead if seen.ahead is not None and seen.ahead.why_not is None else None
+    if not tables and ahead is not None and ahead.influence < _CLEARLY_AHEAD:
+        return Sound(f"the scores of {ahead.built} hardly depend on later tokens")
     if not tables:
         return Unseen("no table of inputs with one target per row was inspected, or too few rows")
     for one in tables:
