@@ -165,9 +165,16 @@ def _test(kept: KeptTokens, seen: AheadSeen, draw_again: Any, own: OwnCode) -> N
     if perf_counter() - began > _MAX_FORWARD_S:
         seen.why_not = "a forward pass takes too long"
         return
-    _compare(model, scores_of, ids, is_used, seen)
-    if seen.why_not is None and seen.influence > 0:
-        _find_line(scores_of, ids, is_used, seen, own)
+    place = _compare(model, scores_of, ids, is_used, seen)
+    if seen.why_not is not None or seen.influence == 0:
+        return
+    later = torch.cat([ids[:, : place + 1], _mixed(ids, is_used)[:, place + 1 :]], 1)
+    first = FirstMix(kept.time, place + 1, own)
+    for one in (ids, later):
+        with first.run():
+            scores_of(one)
+    if first.where is not None:
+        seen.where, seen.operation = first.where, first.operation
 
 
 def _mixed(ids: Tensor, is_used: Tensor) -> Tensor:
@@ -213,31 +220,35 @@ def _compare(
     ids: Tensor,
     is_used: Tensor,
     seen: AheadSeen,
-) -> None:
-    """Measure the influence at three places, of single rows as well, and in training mode."""
+) -> int:
+    """Measure the influence at three places, of a single row as well, and in training mode.
+
+    Returns:
+        The place that was compared in each of these ways.
+    """
     base, again, mixed = scores_of(ids), scores_of(ids), _mixed(ids, is_used)
     if not torch.equal(base, again) or not bool(torch.isfinite(base).all()):
         seen.why_not = "the model keeps a state in evaluation mode, or is not finite"
-        return
-    time = ids.shape[1]
-    places = sorted({time // 4, time // 2, 3 * time // 4})
+        return 0
     is_changed = is_used & (mixed != ids)
-    compared = {at: is_used[:, at] & is_changed[:, at + 1] & is_changed[:, at] for at in places}
-    compared = {at: rows for at, rows in compared.items() if bool(rows.any())}
+    table = is_used[:, :-1] & is_changed[:, :-1] & is_changed[:, 1:]  # what can be compared
+    places = table.any(0).nonzero().flatten().tolist()
+    some = sorted({places[len(places) * part // 4] for part in (1, 2, 3)}) if places else []
+    compared = {at: table[:, at] for at in some}
     if len(compared) < 2:
         seen.why_not = "too few targets count"
-        return
+        return 0
     ratios = [_ratio(scores_of, base, (ids, mixed), at, rows) for at, rows in compared.items()]
     seen.influence = min(ratios)
     if seen.influence == 0:
-        return
+        return 0
     at, rows = list(compared.items())[len(compared) // 2]
-    following = torch.arange(time, device=ids.device) == at + 1
+    following = torch.arange(ids.shape[1], device=ids.device) == at + 1
     following = scores_of(torch.where(following, mixed, ids))[rows, at].float()
     before = base[rows, at].float()
     if float((following - before).abs().mean()) <= _ROUNDING * float(before.abs().mean()):
         seen.influence = 0.0  # it sees later ones, but not the one to be predicted
-        return
+        return 0
     row = int(rows.long().argmax())  # its own later tokens, not those of other rows
     one = torch.arange(len(ids), device=ids.device) == row
     single = torch.where(one[:, None], mixed, ids)
@@ -251,21 +262,4 @@ def _compare(
     ratios.append(_ratio(scores_of, base, (ids, mixed), at, rows))
     model.eval()
     seen.influence = min(ratios)
-
-
-def _find_line(
-    scores_of: Callable[[Tensor], Tensor],
-    ids: Tensor,
-    is_used: Tensor,
-    seen: AheadSeen,
-    own: OwnCode,
-) -> None:
-    """Find the first operation that mixes in later tokens, and its line."""
-    half = ids.shape[1] // 2
-    later = torch.cat([ids[:, :half], _mixed(ids, is_used)[:, half:]], 1)
-    first = FirstMix(ids.shape[1], half, own)
-    for tokens in (ids, later):
-        with first.run():
-            scores_of(tokens)
-    if first.where is not None:
-        seen.where, seen.operation = first.where, first.operation
+    return at
