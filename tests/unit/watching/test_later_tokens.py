@@ -66,6 +66,10 @@ FUSED = """x, y):
         return scores, F.cross_entropy(scores.view(-1, V), y.reshape(-1), ignore_index=0)"""
 LAYER = "x):\n        return self.head(self.layer(self.read(x){}))"
 MASKED = ", src_mask=self.mask(x.shape[1])"
+LABELS = """x, labels):
+        scores = self.head(self.layer(self.read(x){}))
+        loss = F.cross_entropy(scores[:, :-1].reshape(-1, V), labels[:, 1:].reshape(-1))
+        return dict(loss=loss, scores=scores)"""
 SEQUENCES = """source, x):
         memory = self.layer(self.read(source))
         return self.head(self.decoder(self.read(x), memory{}))"""
@@ -94,6 +98,11 @@ PAIRS = {
         LAYER.format(MASKED),
         """scores, x = model(s[:, 1:]), s[:, 1:]
     loss = F.cross_entropy(scores[:, :-1].reshape(-1, V), x[:, 1:].reshape(-1))""",
+    ),
+    "labels_that_it_shifts_itself": (
+        LABELS.format(""),
+        LABELS.format(MASKED),
+        "x = s[:, 1:]\n    loss = model(x, x)['loss']",
     ),
     "decoder_of_a_translation": (
         SEQUENCES.format(""),
@@ -146,6 +155,11 @@ SOUND = {
         h = F.pad(self.emb(x).transpose(1, 2), (2, 0))
         return self.head(self.norm(self.plain(h).relu()).transpose(1, 2))""",
         NEXT,
+    ),
+    # an encoder that reads what the decoder returns
+    "the_same_tokens_twice": (
+        SEQUENCES.format(", tgt_mask=self.mask(x.shape[1])"),
+        "x, y = s[:, :-1], s[:, 1:]\n    loss = F.cross_entropy(model(x, x).transpose(1, 2), y)",
     ),
     # both ways within a prefix, whose targets do not count
     "prefix": (

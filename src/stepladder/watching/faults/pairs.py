@@ -23,15 +23,20 @@ _CLEARLY_AHEAD = 0.1  # if the operation is unknown
 _NORMS = ("group_norm", "instance_norm", "layer_norm", "batch_norm")  # over places as well
 _BY_CHANCE = 3.0  # standard deviations
 _RECURRENT = "Pass bidirectional=False: its backward direction reads the tokens to be predicted."
+_ATTENTION = (
+    "Hide later tokens: scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), "
+    'float("-inf")) before the softmax, or is_causal=True in scaled_dot_product_attention.'
+)
 _HIDING = {
-    "": "Hide later tokens: scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), "
-    'float("-inf")) before the softmax, or is_causal=True in scaled_dot_product_attention.',
+    "": "Let scores depend only on the tokens up to their place: mask attention above the "
+    "diagonal, pad convolutions on the left, and read in one direction.",
     "multi_head_attention_forward": "Pass a causal mask to attention: "
     "nn.Transformer.generate_square_subsequent_mask(n), as mask, src_mask, tgt_mask or attn_mask.",
     "scaled_dot_product_attention": "Pass is_causal=True to scaled_dot_product_attention, or a "
     "mask that is True on and below the diagonal.",
     "conv1d": "Pad only on the left: F.pad(x, (dilation * (kernel_size - 1), 0)) before a "
     "convolution with padding=0.",
+    **dict.fromkeys(("matmul", "__matmul__", "bmm", "einsum"), _ATTENTION),
     **dict.fromkeys(("gru", "lstm", "rnn_tanh", "rnn_relu"), _RECURRENT),
 }
 

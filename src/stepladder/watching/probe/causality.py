@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from math import isfinite
 from time import perf_counter
 from typing import Any, Final
@@ -33,6 +35,7 @@ from stepladder.watching.watcher import Watcher
 
 _MAX_FORWARD_S: Final = 0.5
 _MAX_TRAINING_FORWARD_S: Final = 2.0
+_MAX_CUT: Final = 4  # places
 _ROUNDING: Final = 1e-4  # of the scores
 
 
@@ -81,10 +84,10 @@ class Causality:
             if (is_used := used(ids, target, scores, loss.ignore_index, is_time_first)) is not None
         ]
         if self._seen is not None:
-            self._seen.num_shifted += len(found) == 1
-            self._seen.num_other += len(found) != 1
-        elif len(found) == 1 and sum(one is found[0][0] for one in given) == 1:
-            self._kept = kept_of(self._call, found[0], scores)
+            self._seen.num_shifted += bool(found)
+            self._seen.num_other += not found
+        elif found and len({(one[0].shape, one[2]) for one in found}) == 1:
+            self._kept = kept_of(self._call, found, scores)
             if self._kept is not None:
                 self._seen = AheadSeen(where=self._watcher.own.here(), built=root.seen.built)
 
@@ -119,60 +122,100 @@ def _features(model: nn.Module) -> set[int]:
     return found
 
 
-def _test(kept: KeptTokens, seen: AheadSeen, draw_again: Any, own: OwnCode) -> None:
-    original = getattr(kept.module, "_orig_mod", kept.module)
-    if any(has_own_hooks(one) for one in original.modules()):
-        seen.why_not = "the script has hooks on its model"
-        return
-    model = copy.deepcopy(original).eval()
-    features, num = _features(model), len(kept.ids) if not kept.is_time_first else kept.ids.shape[1]
-    lengths = [
-        length
-        for length in range(kept.time, max(MIN_LENGTH, kept.time - 4) - 1, -1)
-        if not features & {length, num * length}
-    ]
-    if not lengths:
-        seen.why_not = "the number of tokens is also that of features"
-        return
-    kept = kept.cut(lengths[0])
+class _Copied:
+    """A copy of a model, in evaluation mode, called with other tokens.
 
-    def scores_of(tokens: Tensor) -> Tensor:
-        draw_again()
+    Attributes:
+        flow: what follows its calls.
+    """
+
+    def __init__(self, kept: KeptTokens, draw_again: Callable[[], None]) -> None:
+        self.model = copy.deepcopy(getattr(kept.module, "_orig_mod", kept.module)).eval()
+        self.flow: Flow | None = None
+        self._kept = kept
+        self._draw_again = draw_again
+
+    @property
+    def ids(self) -> Tensor:
+        """Return its tokens, (n, t)."""
+        return self._kept.ids.t() if self._kept.is_time_first else self._kept.ids
+
+    @property
+    def is_used(self) -> Tensor:
+        """Return which targets count, (n, t)."""
+        return self._kept.is_used.t() if self._kept.is_time_first else self._kept.is_used
+
+    def choose(self) -> str | None:
+        """Find the argument that the scores depend on, and how many of its places are replayed.
+
+        Returns:
+            Why there is none.
+        """
+        kept = self._kept
+        if kept.others:
+            base, mixed = self.scores(self.ids), _mixed(self.ids, self.is_used)
+            changing = []
+            for one in (kept.ids, *kept.others):
+                self._kept = replace(kept, ids=one)
+                if not torch.equal(self.scores(mixed), base):
+                    changing.append(self._kept)
+            if len(changing) != 1:
+                return "its tokens are passed twice, as to an encoder and a decoder"
+            kept = changing[0]
+        features, num = _features(self.model), len(self.ids)
+        least = max(MIN_LENGTH, kept.time - _MAX_CUT)
+        for length in range(kept.time, least - 1, -1):
+            if not features & {length, num * length}:
+                self._kept = kept.cut(length)
+                return None
+        return "the number of tokens is also that of features"
+
+    def scores(self, tokens: Tensor) -> Tensor:
+        """Return the scores of each token, (n, t, classes)."""
+        kept = self._kept
+        self._draw_again()
         given = tokens.t().contiguous() if kept.is_time_first else tokens.clone()
         args, kwargs = mapped(
             lambda one: given if one is kept.ids else one.clone(), (kept.args, kept.kwargs)
         )
-        with flow.following(given):
-            found = model(*args, **kwargs)
+        with nullcontext() if self.flow is None else self.flow.following(given):
+            found = self.model(*args, **kwargs)
         record = callable(getattr(found, "values", None)) and not isinstance(found, Tensor)
         outputs = list(tensors_in(list(found.values()) if record else found))
         scores = [(one, by) for one in outputs if (by := by_token(one, kept)) is not None]
         if len(scores) != 1:
             raise ValueError("the model does not return the scores of each token at once")
-        flow.end(scores[0][0])
+        if self.flow is not None:
+            self.flow.end(scores[0][0])
         return scores[0][1]
 
-    ids = kept.ids.t() if kept.is_time_first else kept.ids
-    is_used = kept.is_used.t() if kept.is_time_first else kept.is_used
-    flow = Flow(num_rows=num, time=kept.time)
-    scores_of(ids)
-    if flow.why_not is not None:
-        seen.why_not = flow.why_not
+
+def _test(kept: KeptTokens, seen: AheadSeen, draw_again: Any, own: OwnCode) -> None:
+    original = getattr(kept.module, "_orig_mod", kept.module)
+    if any(has_own_hooks(one) for one in original.modules()):
+        seen.why_not = "the script has hooks on its model"
         return
-    flow.is_on = False
+    copied = _Copied(kept, draw_again)
+    seen.why_not = copied.choose()
+    if seen.why_not is not None:
+        return
+    flow = copied.flow = Flow(num_rows=copied.ids.shape[0], time=copied.ids.shape[1])
+    copied.scores(copied.ids)
+    copied.flow = None
     began = perf_counter()  # after the first call, which may compile something
-    scores_of(ids)
-    if perf_counter() - began > _MAX_FORWARD_S:
+    copied.scores(copied.ids)
+    took_s = perf_counter() - began
+    seen.why_not = flow.why_not
+    if took_s > _MAX_FORWARD_S:
         seen.why_not = "a forward pass takes too long"
-        return
-    place = _compare(model, scores_of, ids, is_used, seen)
+    place = _compare(copied, seen) if seen.why_not is None else 0
     if seen.why_not is not None or seen.influence == 0:
         return
-    later = torch.cat([ids[:, : place + 1], _mixed(ids, is_used)[:, place + 1 :]], 1)
-    first = FirstMix(kept.time, place + 1, own)
-    for one in (ids, later):
+    ids, mixed = copied.ids, _mixed(copied.ids, copied.is_used)
+    first = FirstMix(ids.shape[1], place + 1, own)
+    for one in (ids, torch.cat([ids[:, : place + 1], mixed[:, place + 1 :]], 1)):
         with first.run():
-            scores_of(one)
+            copied.scores(one)
     if first.where is not None:
         seen.where, seen.operation = first.where, first.operation
 
@@ -188,7 +231,7 @@ def _mixed(ids: Tensor, is_used: Tensor) -> Tensor:
 
 
 def _ratio(
-    scores_of: Callable[[Tensor], Tensor],
+    copied: _Copied,
     base: Tensor,
     tokens: tuple[Tensor, Tensor],
     place: int,
@@ -204,7 +247,7 @@ def _ratio(
     later = torch.cat([ids[:, : place + 1], mixed[:, place + 1 :]], 1)
     earlier = torch.cat([mixed[:, : place + 1], ids[:, place + 1 :]], 1)
     ahead, behind = (
-        float((scores_of(one)[rows, place].float() - base[rows, place].float()).abs().mean())
+        float((copied.scores(one)[rows, place].float() - base[rows, place].float()).abs().mean())
         for one in (later, earlier)
     )
     size = float(base[rows, place].float().abs().mean())
@@ -214,18 +257,13 @@ def _ratio(
     return 0.0 if ahead <= least else ahead / max(behind, least)
 
 
-def _compare(
-    model: nn.Module,
-    scores_of: Callable[[Tensor], Tensor],
-    ids: Tensor,
-    is_used: Tensor,
-    seen: AheadSeen,
-) -> int:
+def _compare(copied: _Copied, seen: AheadSeen) -> int:
     """Measure the influence at three places, of a single row as well, and in training mode.
 
     Returns:
         The place that was compared in each of these ways.
     """
+    ids, is_used, scores_of = copied.ids, copied.is_used, copied.scores
     base, again, mixed = scores_of(ids), scores_of(ids), _mixed(ids, is_used)
     if not torch.equal(base, again) or not bool(torch.isfinite(base).all()):
         seen.why_not = "the model keeps a state in evaluation mode, or is not finite"
@@ -238,7 +276,7 @@ def _compare(
     if len(compared) < 2:
         seen.why_not = "too few targets count"
         return 0
-    ratios = [_ratio(scores_of, base, (ids, mixed), at, rows) for at, rows in compared.items()]
+    ratios = [_ratio(copied, base, (ids, mixed), at, rows) for at, rows in compared.items()]
     seen.influence = min(ratios)
     if seen.influence == 0:
         return 0
@@ -252,14 +290,14 @@ def _compare(
     row = int(rows.long().argmax())  # its own later tokens, not those of other rows
     one = torch.arange(len(ids), device=ids.device) == row
     single = torch.where(one[:, None], mixed, ids)
-    ratios.append(_ratio(scores_of, base, (ids, single), at, one))
+    ratios.append(_ratio(copied, base, (ids, single), at, one))
     other = scores_of(mixed)[:, :-1].argmax(-1)
     is_rare = is_changed[:, 1:] & (mixed[:, 1:] != ids[is_used].mode().values)
     seen.num_tokens = int(is_rare.sum())
     seen.num_copied = int(((other == mixed[:, 1:]) & is_rare).sum())
-    model.train()
+    copied.model.train()
     base = scores_of(ids)
-    ratios.append(_ratio(scores_of, base, (ids, mixed), at, rows))
-    model.eval()
+    ratios.append(_ratio(copied, base, (ids, mixed), at, rows))
+    copied.model.eval()
     seen.influence = min(ratios)
     return at

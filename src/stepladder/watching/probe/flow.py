@@ -47,12 +47,10 @@ class Flow:
         num_rows, time: of the tokens; no layer may have as many features as there are places.
 
     Attributes:
-        is_on: whether calls are followed.
         why_not: why the model may be meant to depend on later tokens; None if it is not.
     """
 
     def __init__(self, *, num_rows: int, time: int) -> None:
-        self.is_on = True
         self.why_not: str | None = None
         self._sizes = {time, time * num_rows}
         self._length = time
@@ -61,18 +59,13 @@ class Flow:
 
     @contextmanager
     def following(self, tokens: Tensor) -> Iterator[None]:
-        """Follow what is computed from tokens, if this is on."""
-        if not self.is_on:
-            yield
-            return
+        """Follow what is computed from tokens."""
         self._known = {id(tokens): (weakref.ref(tokens), True)}
         with _Following(self._note):
             yield
 
     def end(self, scores: Tensor) -> None:
         """Check that the scores were followed."""
-        if not self.is_on:
-            return
         if self._state(scores) is not True:
             self._refuse("its operations cannot be followed")
         self._known = {}
@@ -99,7 +92,7 @@ class Flow:
         is_kept = func in _KEEPING and any(self._state(one) for one in given)
         for one in results:
             has_time = not self._sizes.isdisjoint(one.shape)
-            has_time = has_time or (is_kept and 2 * one.shape[-1] >= self._length)
+            has_time = has_time or (is_kept and 4 * one.shape[-1] >= 3 * self._length)
             has_time = has_time or (is_kept and func == torch.cat)
             if has_time and is_summary and one.is_floating_point():
                 self._refuse("it computes scores from a summary of all places")

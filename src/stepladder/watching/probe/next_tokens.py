@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ class KeptTokens:
 
     Attributes:
         ids: the tokens among its arguments, (n, t), or (t, n) if `is_time_first`.
+        others: arguments with the same tokens, such as labels that the model shifts itself.
         is_used: which targets count, in the same shape.
     """
 
@@ -42,6 +44,7 @@ class KeptTokens:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     ids: Tensor
+    others: tuple[Tensor, ...]
     is_used: Tensor
     is_time_first: bool
     num_classes: int
@@ -123,41 +126,54 @@ def _starts_at_first(scores: Tensor, time: int) -> bool:
     return False
 
 
-def kept_of(call: Call, tokens: Tokens, scores: Tensor) -> KeptTokens | None:
-    """Return copies of some rows of a call; None if it is too large, or its batch is unclear."""
+def kept_of(call: Call, found: Sequence[Tokens], scores: Tensor) -> KeptTokens | None:
+    """Return copies of some rows of a call; None if it is too large, or its batch is unclear.
+
+    Args:
+        found: the tokens among its arguments; those after the first one are the same.
+    """
     _, module, args, kwargs = call
-    ids, is_used, is_time_first = tokens
+    ids, is_used, is_time_first = found[0]
     dim = 1 if is_time_first else 0
     num, time = int(ids.shape[dim]), int(ids.shape[1 - dim])
-    some = ids.detach().narrow(dim, 0, min(num, MAX_ROWS)).clone()
     parts: list[Tensor] = []
+    tokens: list[Tensor] = []
     unclear: list[Tensor] = []
 
     def rows(tensor: Tensor) -> Tensor:
-        if tensor is ids:
-            return some
         part = tensor.detach()
+        dims = [at for at, size in enumerate(part.shape) if size == num]
         if part.shape == ids.shape:
             part = part.narrow(dim, 0, min(num, MAX_ROWS))
-        else:
-            dims = [at for at, size in enumerate(part.shape) if size == num]
-            if len(dims) > 1 or (dims and num == time):
-                unclear.append(tensor)
-            elif dims:
-                part = part.narrow(dims[0], 0, min(num, MAX_ROWS))
+        elif len(dims) > 1 or (dims and num == time):
+            unclear.append(tensor)
+        elif dims:
+            part = part.narrow(dims[0], 0, min(num, MAX_ROWS))
+        if part.nbytes > _MAX_INPUT_BYTES:
+            unclear.append(tensor)
+            return part
+        part = part.clone()
         parts.append(part)
+        if any(tensor is one for one, _, _ in found):
+            tokens.append(part)
         return part
 
     args, kwargs = mapped(rows, (args, kwargs))
     size = sum(one.nbytes for one in (*module.parameters(), *module.buffers()))
-    num_other = sum(1 for _ in tensors_in((args, kwargs), 3)) - len(parts)  # such as in lists
-    if unclear or num_other != 1 or sum(one.nbytes for one in parts) > _MAX_INPUT_BYTES:
+    is_whole = len(parts) == sum(1 for _ in tensors_in((args, kwargs), 3))  # not in a list
+    is_small = size <= _MAX_MODEL_BYTES and sum(one.nbytes for one in parts) <= _MAX_INPUT_BYTES
+    if unclear or not is_whole or not is_small:
         return None
-    if size > _MAX_MODEL_BYTES:
-        return None
-    args, kwargs = mapped(lambda one: one if one is some else one.clone(), (args, kwargs))
-    num_classes = int(scores.shape[1]) if scores.dim() > 1 else 0
-    return KeptTokens(module, args, kwargs, some, is_used, is_time_first, num_classes)
+    return KeptTokens(
+        module=module,
+        args=args,
+        kwargs=kwargs,
+        ids=tokens[0],
+        others=tuple(tokens[1:]),
+        is_used=is_used,
+        is_time_first=is_time_first,
+        num_classes=int(scores.shape[1]) if scores.dim() > 1 else 0,
+    )
 
 
 def by_token(output: Tensor, kept: KeptTokens) -> Tensor | None:
