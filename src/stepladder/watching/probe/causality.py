@@ -270,7 +270,7 @@ def _compare(copied: _Copied, seen: AheadSeen) -> int:
         return 0
     is_changed = is_used & (mixed != ids)
     table = is_used[:, :-1] & is_changed[:, :-1] & is_changed[:, 1:]  # what can be compared
-    places = table.any(0).nonzero().flatten().tolist()
+    places: list[int] = table.any(0).nonzero().flatten().tolist()
     some = sorted({places[len(places) * part // 4] for part in (1, 2, 3)}) if places else []
     compared = {at: table[:, at] for at in some}
     if len(compared) < 2:
