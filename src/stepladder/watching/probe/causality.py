@@ -149,7 +149,7 @@ class _Copied:
         """Find the argument that the scores depend on, and how many of its places are replayed.
 
         Returns:
-            Why there is none.
+            Why it cannot be replayed; None if it can.
         """
         kept = self._kept
         if kept.others:
