@@ -49,6 +49,9 @@ SMALL = ScriptFacts(
     save_share=0.2,
     save_places=(PLACE,),
     has_anomaly_mode=True,
+    recomputed_share=0.2,
+    recompute_places=(PLACE,),
+    capacity_bytes=10**9,
     tables=(LargeTable(model="net", module="table", num_rows=9999, num_used=9, share=0.2),),
     logs=(LogCall(place=PLACE, function="print", share=0.1, num_per_step=1.0),),
 )

@@ -258,6 +258,17 @@ class Waiting(Plain):
         return super().loss(model, batch)
 
 
+class OfFeatures(Waiting):
+    """A step that refuses pictures while the head trains on stored features."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the loss of each example of stored features."""
+        is_of_features = batch.inputs.dim() == 2 and isinstance(model, nn.Linear)
+        if len(batch.ids) > 1 and not is_of_features:  # the shapes are found with one picture
+            raise ValueError(f"a step of the head received inputs of {tuple(batch.inputs.shape)}")
+        return super().loss(model, batch)
+
+
 class Gated(Plain):
     """Slow steps until the file HURRY exists; rank 0 writes each number of ranks into SIZES."""
 

@@ -23,6 +23,7 @@ from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.config.recipe import (
     BatchConfig,
     DeviceConfig,
+    FeaturesConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
@@ -148,6 +149,24 @@ def test_devices_are_measured_while_all_of_them_compute(tmp_path: Path) -> None:
     assert found.share_step_s is not None
     assert found.share_step_s >= 4 * 0.004
     assert found.exchange_fixed_s + 4_000_000 * found.exchange_byte_s > 0
+
+
+@pytest.mark.distributed
+def test_devices_are_measured_on_stored_features(tmp_path: Path) -> None:
+    one = replace(RECIPE, device=replace(RECIPE.device, count=1), train=TrainMode.HEAD)
+    one = replace(one, features=FeaturesConfig(cached=True))
+    task = load_task(f"{TASKS}:OfFeatures", store=one.data.store, recipe=one)
+    found = probe_devices(
+        2,
+        one,
+        task,
+        device=CPU,
+        folder=tmp_path,
+        copies=tmp_path / "copies",
+        exchanged_bytes=108,
+    )
+    assert found.share_step_s is not None
+    assert found.share_step_s >= 4 * 0.004
 
 
 @pytest.mark.distributed

@@ -204,7 +204,8 @@ class LadderConfig:
     """Irreducible error, such as the fraction of wrong labels: only training error above it counts
     as underfitting. For tasks without classes, a loss; 0 or more."""
     try_all: bool = False
-    """Try every rung, regardless of its predicted gain."""
+    """Try every rung, regardless of its predicted gain, and of how long its trial takes. By default
+    one is skipped whose trial takes more than 10 s and more than it would save in 50 trainings."""
     num_blocks: int = 8
     """Number of interleaved timing blocks per recipe in a trial, 8 or more."""
     num_seeds: int = 5

@@ -17,7 +17,7 @@ from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.limits.budget import plan_words
-from stepladder.ladder.limits.feasibility import why_no_time, why_not_here
+from stepladder.ladder.limits.feasibility import why_no_time, why_not_here, why_too_long
 from stepladder.ladder.limits.guard import (
     TrialFailed,
     faults_told,
@@ -461,8 +461,12 @@ class Climb:
     def why_skip(self, rung: Rung, prediction: Prediction) -> str | None:
         """Return why a rung is not worth a trial, or None."""
         least = 1 + self.options.min_gain
-        if rung.aim is not Aim.TIME or prediction.gain_at_price >= least:
+        if rung.aim is not Aim.TIME:
             return None
+        if prediction.gain_at_price >= least:
+            known_s = self.trial_times_s
+            trial_s = sum(known_s) / len(known_s) if known_s else 0.0
+            return why_too_long(trial_s, prediction, self.profile.time.total_s)
         because = f": {prediction.note}" if prediction.note else ""
         below = "" if prediction.gain >= least else f", below {least:.2f}×"
         return f"predicted {prediction.gain:.2f}×{below}{because}"

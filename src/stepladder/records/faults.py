@@ -53,7 +53,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("parameters_never_step", "weights in use are not updated by any optimizer", _WATCH),
     _fault("parameters_not_in_optimizer", "some weights are missing from the optimizer", _BOTH),
-    _fault("parameters_twice", "weights are updated twice with the same gradients", _WATCH),
+    _fault(
+        "parameters_twice",
+        "weights are updated twice with the same gradients, or are those of several layers",
+        _WATCH,
+    ),
     _fault(
         "frozen_by_accident",
         "weights that should be trained get no gradient or do not change",
@@ -106,7 +110,9 @@ FAULTS: tuple[Fault, ...] = (
         "targets or roles of pairs and triplets are exchanged or alike",
         _WATCH,
     ),
-    _fault("loss_term_lost", "a part of the loss became a number, and is not learned", _WATCH),
+    _fault(
+        "loss_term_lost", "a part of the loss is a number or constant, and is not learned", _WATCH
+    ),
     _fault(
         "backward_ignores_gradient", "a custom backward ignores the gradient it receives", _WATCH
     ),

@@ -181,6 +181,10 @@ class ScriptFacts:
         anomaly_calls: what switched it on after an optimizer was made; None: not in the script's
             own files.
         tables: large embeddings with few used rows.
+        recomputed_share: of the time, forwards that backward repeats (activation checkpointing).
+        recomputed_bytes: memory that the activations of a step take if they are kept.
+        recompute_places: calls of `torch.utils.checkpoint.checkpoint`; None: one in no file of the
+            script.
         start_bytes, peak_bytes: memory of the device in use before the first forward, and the most
             that was used.
         capacity_bytes: all of its memory that the script may use.
@@ -216,6 +220,9 @@ class ScriptFacts:
     has_anomaly_mode: bool = False
     anomaly_calls: tuple[Place | None, ...] = ()
     tables: tuple[LargeTable, ...] = ()
+    recomputed_share: float = 0.0
+    recomputed_bytes: int = 0
+    recompute_places: tuple[Place | None, ...] = ()
     start_bytes: int = 0
     peak_bytes: int = 0
     capacity_bytes: int = 0

@@ -22,7 +22,7 @@ class Spot(StrEnum):
     START: after the imports. BEFORE: before the statement with the call. GUARD: a condition around
     the statement. ARGUMENT: an argument of the call. SCALE: a factor of an argument that the call
     has. AROUND: around the first argument of the call. FUNCTION: the function that is called.
-    INSTEAD: in place of the call.
+    INSTEAD: in place of the call. DIRECT: its first argument is called with the others.
     """
 
     START = "start"
@@ -33,6 +33,7 @@ class Spot(StrEnum):
     AROUND = "around"
     FUNCTION = "function"
     INSTEAD = "instead"
+    DIRECT = "direct"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Edit:
         place: the call; for START, of which only the file matters, None is the script itself.
         text: lines of code; for GUARD the condition, for ARGUMENT its value, for SCALE the factor,
             for AROUND the function that is put around, for FUNCTION the one that is called, for
-            INSTEAD an expression.
+            INSTEAD an expression, for DIRECT the names of arguments that are left out.
         name: of the argument.
         position: of the argument if it has no name in the call.
         imports: modules that the text needs, as `import NAME`.

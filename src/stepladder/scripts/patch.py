@@ -166,6 +166,8 @@ def _node_of(
     call = calls.get(_place_key(edit.place, text))
     if call is None or (edit.spot is Spot.SCALE and _argument(call, edit) is None):
         return None
+    if edit.spot is Spot.DIRECT and not _has_plain_arguments(call):
+        return None
     if edit.spot is Spot.GUARD:
         return _statement_of(call, parents)
     return _statement(call, parents) if edit.spot is Spot.BEFORE else call
@@ -241,6 +243,8 @@ class _Editor(cst.CSTTransformer):
                     updated_node = _scaled(updated_node, edit)
                 case Spot.INSTEAD:
                     return cst.parse_expression(edit.text)
+                case Spot.DIRECT:
+                    updated_node = _direct(updated_node, edit.text)
                 case Spot.FUNCTION:
                     function = cst.parse_expression(edit.text)
                     updated_node = updated_node.with_changes(func=function)
@@ -367,6 +371,28 @@ def _scaled(call: cst.Call, edit: Edit) -> cst.Call:
     )
     args[at] = args[at].with_changes(value=product)
     return call.with_changes(args=args)
+
+
+def _has_plain_arguments(call: cst.Call) -> bool:
+    """Return whether a call's first argument has no name, and no argument hides others."""
+    first = call.args[0] if call.args else None
+    is_plain = first is not None and first.keyword is None
+    return is_plain and not any(arg.star for arg in call.args)
+
+
+def _direct(call: cst.Call, left_out: str) -> cst.Call:
+    """Return a call of the first argument with the others, but for those with these names."""
+    names = set(left_out.split(", "))
+    first, *others = call.args
+    args = [arg for arg in others if arg.keyword is None or arg.keyword.value not in names]
+    if args and len(args) < len(others):
+        ends = {"comma": call.args[-1].comma}
+        ends |= {"whitespace_after_arg": call.args[-1].whitespace_after_arg}
+        args[-1] = args[-1].with_changes(**ends)
+    function = first.value
+    if not isinstance(function, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)):
+        function = function.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return call.with_changes(func=function, args=args)
 
 
 def _guarded(line: cst.SimpleStatementLine, edit: Edit, speed: Interval | None) -> cst.If:

@@ -38,6 +38,7 @@ class Settings:
             `net.table`.
         no_anomaly_mode: torch's anomaly mode stays off once an optimizer is made.
         checkpointing: recompute activations in backward instead of keeping them.
+        kept_activations: keep activations that the script recomputes.
         loader: key of the place where that loader is made.
     """
 
@@ -64,6 +65,7 @@ class Settings:
     sparse_tables: tuple[str, ...] = ()
     no_anomaly_mode: bool = False
     checkpointing: bool = False
+    kept_activations: bool = False
     loader: str | None = None
 
     @property

@@ -80,6 +80,10 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   called, or belong to layers that were replaced. Compiled models, attention in evaluation mode, and
   scripts that are inside a `torch.overrides.TorchFunctionMode` (such as `with torch.device(…)`) at
   the end of the step, are left alone; then no operation is named.
+- **Comparisons** of tensors with `==` and `!=` are intercepted in up to six steps, and from calls
+  of models in evaluation mode to the next step, 24 times at most. Meanwhile outputs of up to 65,536
+  numbers are kept until the model is called again. If a container lists a layer several times, its
+  calls are followed with hooks in three steps.
 - **Errors of the watcher do not stop the script.** The watcher switches itself off, the report
   includes the error, and the script continues. All wrappers are removed at the end; forked
   processes are not watched.
@@ -231,9 +235,11 @@ Results on published training scripts, run unmodified, with repository, path and
   `torch.optim.Optimizer` or `backward`. In a loss that the script computes itself, differences and
   cross entropies are recognised in the autograd graph, others are not.
 - Layers inside a compiled model: only the outermost module is inspected.
-- Wrong metrics, and splits that share near-duplicates or groups: `stepladder check` inspects the
-  data of a job. Leaking examples are recognised only if they are equal, such as without
-  augmentation, and not by chance: with at least four values, or 20 tokens of a text.
+- Wrong metrics, except for sums of batch means, a class that is chosen from a single output, and
+  predictions that broadcasting compares with all labels (in torch, not in NumPy).
+- Splits that share near-duplicates or groups: `stepladder check` inspects the data of a job.
+  Leaking examples are recognised only if they are equal, such as without augmentation, and not by
+  chance: with at least four values, or 20 tokens of a text.
 - Labels that do not belong to their inputs, if the model remembers the examples before the end of
   the first epoch, or if the inputs are images or sequences and the loss falls later.
 - Examples that a dataset changes in place, or seeds for each example, in worker processes; inputs

@@ -52,6 +52,7 @@ class Watcher:
             steps with hooks on modules.
         batch_refs: weak references to the numbers in the last batch of a loader, apart from images.
         output_shape: of the last output of an outermost module that is a tensor.
+        on_output: called with the outputs of outermost modules, while any part listens.
         on_step: called after each step; less often while steps are only counted.
         on_close: called before each step that is inspected.
         on_pass: called when one of a loader's first passes begins.
@@ -92,6 +93,7 @@ class Watcher:
         self.on_layer: list[Callable[[Any, bool], None]] = []
         self.batch_refs: list[Any] = []
         self.output_shape: tuple[int, ...] = ()
+        self.on_output: list[Callable[[Any], None]] = []
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self.on_backward: list[Callable[[], None]] = []

@@ -14,6 +14,8 @@ from stepladder.rungs.contract import Rung
 from stepladder.training.output.wording import rough_time
 
 _LEAST_FRAC: Final = 0.02  # of the budget: with less left, no trial starts
+_MOST_TRAININGS: Final = 50  # that have to repay a trial
+_SHORT_TRIAL_S: Final = 10.0  # is always made
 _WHOLE: Final[Mapping[str, str]] = {"compile": "compiling", "store": "decoding all pictures"}
 """One-time work that a trial does in full; of other kinds it times a part."""
 
@@ -57,6 +59,26 @@ def why_no_time(
             took = rough_time(more_s)
             return f"{words} takes {took}, but only {rough_time(left_s)} of the budget are left"
     return None
+
+
+def why_too_long(trial_s: float, prediction: Prediction, training_s: float) -> str | None:
+    """Return why a trial takes too long for what it may save, or None.
+
+    A short job is not worth minutes for a few percent: a trial is skipped if it takes longer than
+    what the prediction would save in 50 trainings.
+
+    Args:
+        trial_s: how long a trial takes.
+        training_s: how long a training takes now.
+    """
+    saved_s = max(0.0, training_s * (1 - 1 / prediction.gain))
+    if trial_s < _SHORT_TRIAL_S or trial_s <= _MOST_TRAININGS * saved_s:
+        return None
+    return (
+        f"predicted {prediction.gain:.2f}×, {rough_time(saved_s)} of {rough_time(training_s)}: a "
+        f"trial takes about {rough_time(trial_s)}, more than that saves in {_MOST_TRAININGS} "
+        "trainings (--ladder.try-all tries it)"
+    )
 
 
 def _size(num_bytes: int) -> str:

@@ -537,7 +537,10 @@ class _Stack:
 
     def _open_optimizer(self) -> None:
         lr = stages_of(self._recipe.train, self._recipe.batch)[-1].lr
-        optimizer = build_optimizer(self._recipe.optimizer, self, lr=lr)
+        config = self._recipe.optimizer
+        if spec_of(config.name).can_fuse(self._device.type):  # equal up to rounding
+            config = replace(config, fused=True)
+        optimizer = build_optimizer(config, self, lr=lr)
         self._optimizer = optimizer
         self._take_step = step_function(optimizer)
 

@@ -26,6 +26,7 @@ from stepladder.scripts.inside.places import (
     params_of,
 )
 from stepladder.scripts.inside.precision import compute_in_single
+from stepladder.scripts.inside.recomputation import keep_activations
 from stepladder.scripts.inside.repeats import OncePerInput
 from stepladder.scripts.inside.saves import BackgroundSaves
 from stepladder.scripts.inside.tables import make_sparse
@@ -74,6 +75,8 @@ class Applied:
         settings = self._settings
         if settings.background_saves:
             torch.save = BackgroundSaves(torch.save).save
+        if settings.kept_activations:
+            keep_activations()
         if settings.log_every > 1:
             Logs(self._places.own, every=settings.log_every, places=settings.log_places).install()
 

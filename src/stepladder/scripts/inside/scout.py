@@ -22,6 +22,7 @@ from stepladder.scripts.inside.anomaly import AnomalyCalls
 from stepladder.scripts.inside.gate import Enough
 from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import Places, install_places
+from stepladder.scripts.inside.recomputation import Recomputation
 from stepladder.scripts.inside.repeats import Repeats
 from stepladder.scripts.inside.saves import SaveTimes
 from stepladder.scripts.inside.spec import Spec
@@ -61,6 +62,7 @@ class Scout:
         self._logs = Logs(own)
         self._saves = SaveTimes(own)
         self._repeats = Repeats(places.models)
+        self._recomputation = Recomputation(own)
         self._start_bytes = 0
         self._is_enough = False
         self._device, self._dtype = torch.device("cpu"), "float32"
@@ -84,6 +86,7 @@ class Scout:
         self._logs.install()
         self._saves.install()
         self._anomaly_calls.install()
+        self._recomputation.install()
         register_optimizer_step_post_hook(self._stepped)
 
     def _publish(self, report: WatchReport) -> None:
@@ -178,6 +181,11 @@ class Scout:
             has_anomaly_mode=2 * self._num_anomaly > self._num_steps,
             anomaly_calls=tuple(self._anomaly_calls.found),
             tables=tables_of(self._places.embeddings, seen, shares) if seen else (),
+            recomputed_share=min(1.0, self._recomputation.seconds / elapsed_s)
+            if elapsed_s
+            else 0.0,
+            recomputed_bytes=self._recomputation.bytes_in(self._num_steps),
+            recompute_places=tuple(self._recomputation.places.values()),
             start_bytes=self._start_bytes,
             peak_bytes=_peak_bytes(device),
             capacity_bytes=_capacity_bytes(device),

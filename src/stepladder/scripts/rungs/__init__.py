@@ -15,6 +15,7 @@ from stepladder.scripts.rungs.fast_matmul import FastMatmul
 from stepladder.scripts.rungs.fused_optimizer import FusedOptimizer
 from stepladder.scripts.rungs.gradient_checkpointing import GradientCheckpointing
 from stepladder.scripts.rungs.keep_freed_memory import KeepFreedMemory
+from stepladder.scripts.rungs.kept_activations import KeptActivations
 from stepladder.scripts.rungs.larger_batch import LargerBatch
 from stepladder.scripts.rungs.loader_workers import LoaderWorkers
 from stepladder.scripts.rungs.mixed_precision import MixedPrecision
@@ -32,6 +33,7 @@ SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     SparseLogging(),
     BackgroundSaves(),
     NoAnomalyMode(),
+    KeptActivations(),
     RepeatedForwards(),
     KeepFreedMemory(),
     ComputeThreads(),

@@ -11,12 +11,14 @@ from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.faults.without_gradient import listed, without_gradients
 from stepladder.watching.seen.seen import Seen
 from stepladder.watching.seen.steps import OptimizerSeen
+from stepladder.watching.seen.weights import RepeatedSeen
 
 _NO_STEP = Unseen("no optimizer step was seen")
 _MIN_STEPS = 3  # inspected steps before a missing gradient counts
 _TOO_HIGH = 0.1  # of the weights per step: TheDeepChecker's upper bound
 _TRAVEL = 0.02  # of the weights in the whole run: too little to learn anything
 _MIN_WAITING = 4  # inspections at which an optimizer had not stepped yet
+_MIN_REPEATED = 2  # followed steps
 _MIN_SHARED = 2  # inspections at which two optimizers stepped the same weights
 _LONG = 40  # steps of the other optimizers in the meantime
 _MIN_LOST = 3  # non-finite losses at the end
@@ -93,7 +95,11 @@ def parameters_not_in_optimizer(seen: Seen) -> Answer:
 
 
 def parameters_twice(seen: Seen) -> Answer:
-    """Checks for weights that are twice in an optimizer, or stepped by two optimizers in a row."""
+    """Checks for weights twice in an optimizer, in two of them, or in a layer that is repeated.
+
+    A layer counts as repeated if a container lists it several times, and each of its calls receives
+    what the last one returned.
+    """
     stepped = [o for o in seen.optimizers if o.num_steps]
     if not stepped:
         return _NO_STEP
@@ -117,7 +123,22 @@ def parameters_twice(seen: Seen) -> Answer:
                 where=one.built_at or one.stepped_at,
                 numbers={"num_weights": len(one.shared)},
             )
+    for layer in seen.repeated:
+        if layer.num_steps >= _MIN_REPEATED:
+            return _repeated(layer)
     return Sound("every weight is stepped once for each gradient")
+
+
+def _repeated(one: RepeatedSeen) -> Found:
+    return Found(
+        evidence=f"{one.container} of {one.model} lists one and the same {one.layer} {one.num} "
+        f"times, and in {one.num_steps} followed steps each of its calls received what the one "
+        f"before had returned: these {one.num} layers share one set of {one.num_weights:,} weights",
+        fix=f"Create a layer for each place: [{one.layer}(…) for _ in range({one.num})] instead of "
+        f"[{one.layer}(…)] * {one.num}; to share weights, list it once and call it in a loop.",
+        where=one.where,
+        numbers={"num_layers": one.num, "num_weights": one.num_weights},
+    )
 
 
 def unregistered_modules(seen: Seen) -> Answer:

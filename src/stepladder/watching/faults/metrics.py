@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.seen.losses import ComparisonSeen
 from stepladder.watching.seen.seen import Seen
 
 _MIN_ROWS = 32
+_MIN_COMPARED = 2  # calls
 _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
 def metric_wrong(seen: Seen) -> Answer:
-    """Finds sums of batch means that are divided by the examples, and classes that are always 0."""
+    """Finds sums of batch means divided by the examples, classes always 0, and compared pairs.
+
+    These are all pairs of predictions and labels, where broadcasting has made them.
+    """
     if not seen.models:
         return Unseen("no model was called")
     is_binary = any(one.kind in _BINARY for one in seen.losses)
@@ -26,6 +31,9 @@ def metric_wrong(seen: Seen) -> Answer:
                 where=one.where,
                 numbers={"num_examples": one.num_rows, "num_calls": one.num_calls},
             )
+    for pairs in seen.comparisons:
+        if pairs.num_calls >= _MIN_COMPARED:
+            return _compared(pairs)
     for average in seen.averages:
         kinds, num, size = " and ".join(average.kinds), average.num_losses, average.divisor
         is_one_each = num == average.num_batches * len(average.kinds)
@@ -39,3 +47,17 @@ def metric_wrong(seen: Seen) -> Answer:
             numbers={"num_losses": num, "divisor": size},
         )
     return Sound("no sum of batch means is divided by the number of samples")
+
+
+def _compared(one: ComparisonSeen) -> Found:
+    num = one.predicted[0]
+    which = "labels" if len(one.label) == 2 else "predictions"
+    return Found(
+        evidence=f"predictions of shape {one.predicted} were compared with labels of shape "
+        f"{one.label} in {one.num_calls} inspected calls: broadcasting compares every prediction "
+        f"with every label, which gives {num} x {num} results instead of {num}, so that a count of "
+        "hits is too large",
+        fix=f"Compare equal shapes: use {which}.squeeze(1).",
+        where=one.where,
+        numbers={"num_calls": one.num_calls, "num_examples": num},
+    )

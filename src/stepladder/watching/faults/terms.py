@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.seen.losses import ConstantTermSeen
 from stepladder.watching.seen.seen import Seen
 
 _MIN_SEEN = 2  # steps
+_MIN_EQUAL = 3  # steps, if the arguments have no graph
+_MIN_LATE = 5, 10  # steps if they have: a copy of a model begins with equal outputs
 _ON_PURPOSE = ("detach()", ".data")  # may be meant to stop a gradient
 
 
@@ -14,6 +17,7 @@ def loss_term_lost(seen: Seen) -> Answer:
     """Reads the sum that backward is called on from the source, and follows its operations.
 
     A term counts if it had a graph when it was turned into a number, in a step with one backward.
+    So does a loss of torch whose arguments are always equal, or are both cut off their graphs.
     """
     calls = [c for c in seen.backward_calls if c.terms]
     if not calls:
@@ -34,4 +38,46 @@ def loss_term_lost(seen: Seen) -> Answer:
             numbers={"num_steps": one.num_seen},
             severity=None if is_certain else Severity.WARNING,
         )
+    for term in (one for one in seen.constant_terms if not one.has_others):
+        if (found := _constant(term)) is not None:
+            return found
     return Sound("no term of the loss was turned into a number")
+
+
+def _constant(one: ConstantTermSeen) -> Found | None:
+    num, has_graph = len(one.steps), one.has_graph
+    is_late = num >= _MIN_LATE[0] and max(one.steps) >= _MIN_LATE[1]
+    what = f"{one.term} is a term of {one.loss}, which backward is called on, but "
+    no_gradient = f"so that no weight got a gradient from it in {num} inspected steps"
+    if one.num_equal == one.num_calls:
+        if not (is_late if has_graph else num >= _MIN_EQUAL):
+            return None
+        what = what if one.is_added else f"backward is called on {one.term}, but "
+        evidence = (
+            f"{what}both arguments of {one.kind} had the same values in all {one.num_calls} "
+            "inspected calls: it compares a tensor with itself, is always 0 and has no gradient"
+        )
+        fix = (
+            "Pass the output of the model that is to learn as one argument, and what it is "
+            "compared with as the other."
+        )
+    elif has_graph or num < _MIN_SEEN or not (one.is_added and one.is_weighted):
+        return None
+    elif one.cut:
+        evidence = f"{what}neither argument has a graph, as {one.cut} cuts it off, {no_gradient}"
+        fix = f"Leave out {'detach()' if 'detach' in one.cut else '.data'} on the side that learns."
+    elif one.num_unlearnt >= _MIN_SEEN:
+        evidence = (
+            f"{what}neither argument has a graph, as {one.without} is called under "
+            f"torch.no_grad(), {no_gradient}"
+        )
+        fix = "Call the model outside of torch.no_grad(), or use an output that has a graph."
+    else:
+        return None
+    return Found(
+        evidence=evidence,
+        fix=fix,
+        where=one.where,
+        numbers={"num_steps": num, "num_equal": one.num_equal},
+        severity=Severity.WARNING,
+    )

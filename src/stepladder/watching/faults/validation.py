@@ -43,19 +43,11 @@ def augmented_validation(seen: Seen) -> Answer:
 
 
 def train_mode_in_validation(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per cause)
-    """Checks the mode of models in calls that nothing is learned from."""
+    """Checks the mode of models, and of layers that they call, where nothing is learned."""
     models = [m for m in seen.models if m.has_dropout or m.has_batch_norm]
     passes = _validations(seen)
-    alive = next((m for m in seen.models if m.num_live_dropout >= 2), None)
-    if alive is not None:
-        return Found(
-            evidence=f"dropout was active {alive.num_live_dropout} times while {alive.built} was "
-            "in evaluation mode: functions such as F.dropout ignore the mode unless it is passed "
-            "to them",
-            fix="Pass the mode: F.dropout(x, p, training=self.training).",
-            where=alive.live_dropout_at,
-            numbers={"num_calls": alive.num_live_dropout},
-        )
+    if (found := _active(seen)) is not None:
+        return found
     if not models:
         return Unseen("no model with dropout or BatchNorm was seen")
     for where, one in passes:
@@ -74,6 +66,41 @@ def train_mode_in_validation(seen: Seen) -> Answer:  # noqa: PLR0911  (one retur
     if not passes and not any(m.num_train_without_grad for m in models):
         return _NO_VALIDATION
     return Sound("models are validated in evaluation mode")
+
+
+def _active(seen: Seen) -> Found | None:
+    """Find dropout and BatchNorm that are active while a model is in evaluation mode."""
+    alive = next((m for m in seen.models if m.num_live_dropout >= 2), None)
+    if alive is not None:
+        return Found(
+            evidence=f"dropout was active {alive.num_live_dropout} times while {alive.built} was "
+            "in evaluation mode: functions such as F.dropout ignore the mode unless it is passed "
+            "to them",
+            fix="Pass the mode: F.dropout(x, p, training=self.training).",
+            where=alive.live_dropout_at,
+            numbers={"num_calls": alive.num_live_dropout},
+        )
+    called = ((model.built, model.unreached) for model in seen.models)
+    known = [(built, one) for built, one in called if one is not None and one.num_calls > 1]
+    if not known:
+        return None
+    built, one = known[0]
+    is_created = one.num_created >= one.num_calls // 2
+    how = "is created again in each call" if is_created else "is kept outside of it, as in a list"
+    acts = (
+        "it normalises with the statistics of the evaluated batch"
+        if one.is_norm
+        else "dropout stays active in evaluation"
+    )
+    return Found(
+        evidence=f"{one.layer} was in training mode in {one.num_calls} calls while {built} "
+        f"was in evaluation mode: the layer is not registered in {built}, as it {how}, so "
+        f"that eval() does not reach it and {acts}",
+        fix="Create the layer once in __init__, as an attribute (self.drop = nn.Dropout(0.5)) or "
+        "in nn.ModuleList, and call it in forward.",
+        where=one.where,
+        numbers={"num_calls": one.num_calls},
+    )
 
 
 def _num_let_go(model: ModelSeen, seen: Seen) -> int:

@@ -87,11 +87,15 @@ class OwnCode:
             frame = frame.f_back
         return False
 
+    def file_of(self, where: str | None) -> str:
+        """Return the file of a line such as `train.py:12`; empty if it is unknown."""
+        name = (where or "").rpartition(":")[0]
+        return next((known for known, shown in self._known.items() if shown == name), "")
+
     def code_of(self, where: str | None) -> str:
         """Return the code of a line such as `train.py:12`; empty if it is unknown."""
-        name, _, line = (where or "").rpartition(":")
-        file = next((known for known, shown in self._known.items() if shown == name), None)
-        return linecache.getline(file, int(line)) if file is not None and line.isdigit() else ""
+        file, line = self.file_of(where), (where or "").rpartition(":")[2]
+        return linecache.getline(file, int(line)) if file and line.isdigit() else ""
 
     def is_assigned_and_called(self, where: str | None, method: str) -> bool:
         """Return whether the file calls a method of what a line assigns, as in `plan.step(`.

@@ -107,6 +107,7 @@ class Session:
         from stepladder.watching.hooks.inputs.masks import MaskWatch
         from stepladder.watching.hooks.inputs.padding import PaddingWatch
         from stepladder.watching.hooks.inputs.pairs import PairWatch
+        from stepladder.watching.hooks.losses.comparisons import ComparisonWatch
         from stepladder.watching.hooks.losses.losses import LossWatch
         from stepladder.watching.hooks.losses.lost_terms import LostTermWatch
         from stepladder.watching.hooks.losses.margins import MarginWatch
@@ -117,6 +118,7 @@ class Session:
         from stepladder.watching.hooks.models.loading import LoadWatch
         from stepladder.watching.hooks.models.misnamed import MisnamedWatch
         from stepladder.watching.hooks.models.modules import ModuleWatch
+        from stepladder.watching.hooks.models.repeated import RepeatedWatch
         from stepladder.watching.hooks.models.states import StateWatch
         from stepladder.watching.hooks.models.statistics import StatisticsWatch
         from stepladder.watching.hooks.names import Names
@@ -141,7 +143,7 @@ class Session:
         names = Names()
         kept = Kept() if self._is_probing else None
         optimizers = OptimizerWatch(names, self._max_steps)
-        losses = LossWatch(kept=kept)
+        losses = LossWatch(names, kept=kept)
         cuts = CutWatch(names, optimizers)
         backwards = BackwardWatch(names, optimizers, losses, cuts)
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
@@ -156,6 +158,7 @@ class Session:
                 modules,
                 losses,
                 losses.averages,
+                losses.constants,
                 MarginWatch(),
                 LostTermWatch(),
                 LoaderWatch(),
@@ -166,7 +169,9 @@ class Session:
                 StateWatch(),
                 LoadWatch(names, optimizers),
                 MisnamedWatch(names, optimizers),
+                RepeatedWatch(names),
                 PredictionWatch(),
+                ComparisonWatch(),
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
                 MaskWatch(),

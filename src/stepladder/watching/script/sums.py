@@ -22,6 +22,7 @@ _HOOKS: Final = frozenset({"training_step", "compute_loss"})  # of libraries tha
 _OTHER: Final = (ast.Mult, ast.Div, ast.Pow, ast.MatMult, ast.Mod, ast.FloorDiv)
 _MAX_DEPTH: Final = 8
 _MAX_SUSPECTS: Final = 16
+_MAX_SOURCES: Final = 32
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,24 @@ class Suspect:
 
 
 @dataclass(frozen=True)
+class Summand:
+    """A call whose result is added to what backward is called on, or is that itself.
+
+    Attributes:
+        end: the line and column at which it ends.
+        code: the whole of it.
+        loss: the code of what backward is called on.
+        factors: what it is multiplied by.
+    """
+
+    end: tuple[int, int]
+    code: str
+    loss: str
+    factors: tuple[ast.expr, ...]
+    is_added: bool
+
+
+@dataclass(frozen=True)
 class _Place:
     """A place in a sum: how it was reached."""
 
@@ -59,7 +78,7 @@ class _Place:
 
 
 class _Reader:
-    """Reads sums in one file.
+    """Reads sums in one file: terms that are turned into numbers, or all that are calls.
 
     Attributes:
         functions: its functions and the `forward` of its classes, by name of function or class.
@@ -67,8 +86,10 @@ class _Reader:
         kinds: the classes or functions whose results are assigned to a name.
     """
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, *, reads_calls: bool = False) -> None:
         self.found: list[Suspect] = []
+        self.summands: list[Summand] = []
+        self._reads_calls = reads_calls
         self.functions: dict[str, list[ast.AST]] = {}
         self.calls: list[tuple[ast.Call, ast.AST]] = []
         self.kinds: dict[str, str] = {}
@@ -108,14 +129,14 @@ class _Reader:
                 known = self._values.setdefault(id(scope), {}).setdefault(name, [])
                 known.append((value, operation is not None, node.lineno))
 
-    def _assigned(self, scope: ast.AST, name: str, until: int) -> list[tuple[ast.expr, bool]]:
+    def assigned(self, scope: ast.AST, name: str, until: int) -> list[tuple[ast.expr, bool]]:
         """Return the values that a name receives up to a line, and whether they are added."""
         known = self._values.get(id(scope), {}).get(name, [])
         return [(value, is_added) for value, is_added, line in known if line <= until]
 
     def read(self, node: ast.expr, at: _Place) -> None:
         """Collect the suspects below an expression of a sum."""
-        if at.depth > _MAX_DEPTH or len(self.found) >= _MAX_SUSPECTS:
+        if at.depth > _MAX_DEPTH or len(self.found) + len(self.summands) >= _MAX_SUSPECTS:
             return
         if (inner := _made_number(node)) is not None:
             self._note(node, inner, at)
@@ -129,6 +150,8 @@ class _Reader:
             self._read_call(node, at)
 
     def _note(self, node: ast.expr, inner: ast.expr, at: _Place) -> None:
+        if self._reads_calls:
+            return
         is_constant_trick = isinstance(inner, ast.BinOp) or _is_peak(inner)
         if at.is_added and not is_constant_trick and not at.names & _names_in(inner):
             last = node.end_lineno or node.lineno
@@ -150,21 +173,24 @@ class _Reader:
     def _read_name(self, name: str, at: _Place) -> None:
         if name in at.names:
             return
-        values = self._assigned(at.scope, name, at.until)
-        if at.names and len(values) > 1 and at.is_added:
-            return  # a number in one case only
-        if at.is_added and _num_loads(at.scope, name) > 1:
-            return  # also elsewhere, as the peak that is subtracted and added again
-        if at.is_added and any(self._may_vary(factor, at) for factor in at.factors):
+        values = self.assigned(at.scope, name, at.until)
+        if at.is_added and not self._reads_calls and self._is_uncertain(name, len(values), at):
             return
         below = _to(at, is_direct=at.is_direct and not at.is_added, name=name)
         for value, is_added in values:
             self.read(value, _to(below, is_added=is_added))
 
+    def _is_uncertain(self, name: str, num_values: int, at: _Place) -> bool:
+        if at.names and num_values > 1:
+            return True  # a number in one case only
+        if _num_loads(at.scope, name) > 1:
+            return True  # also elsewhere, as the peak that is subtracted and added again
+        return any(self._may_vary(factor, at) for factor in at.factors)
+
     def _may_vary(self, factor: ast.expr, at: _Place) -> bool:
         """Return whether a factor may be another one by the time of the sum."""
         names = [one for one in ast.walk(factor) if isinstance(one, ast.Name)]
-        values = [v for one in names for v, _ in self._assigned(at.scope, one.id, _END)]
+        values = [v for one in names for v, _ in self.assigned(at.scope, one.id, _END)]
         return any(not isinstance(value, ast.Constant) for value in values)
 
     def _read_call(self, node: ast.Call, at: _Place) -> None:
@@ -182,10 +208,92 @@ class _Reader:
         else:
             called = name or (function.id if isinstance(function, ast.Name) else "")
             called = self.kinds.get(called, called)
-            for scope in self.functions.get(called, ())[:4]:
+            scopes = self.functions.get(called, ())
+            if self._reads_calls and not scopes:
+                self._read_summand(node, at)
+            for scope in scopes[:4]:
                 place = _Place(at.loss, scope, _END, at.factors, at.is_added, True, at.depth + 1)
                 for value in _returned(scope):
                     self.read(value, place)
+
+    def _read_summand(self, node: ast.Call, at: _Place) -> None:
+        function = node.func
+        if isinstance(function, ast.Attribute) and function.attr in ("mean", "sum"):
+            self.read(function.value, at)  # over some dimensions
+            return
+        end = node.end_lineno or 0, node.end_col_offset or 0
+        self.summands.append(
+            Summand(end, ast.unparse(node), at.loss, at.factors, is_added=at.is_added)
+        )
+
+
+def _read_at(reader: _Reader, line: int) -> None:
+    """Read the sums that backward is called on in a line, or that a library calls it on there."""
+    calls = [(c, scope) for c, scope in reader.calls if c.lineno <= line <= (c.end_lineno or 0)]
+    for call, scope in calls:
+        assert isinstance(call.func, ast.Attribute)
+        for root in (call.func.value, *call.args[:1]):
+            reader.read(root, _Place(ast.unparse(root), scope, line))
+    for name in () if calls else _HOOKS:
+        for function in reader.functions.get(name, ()):
+            for root in _returned(function):
+                reader.read(root, _Place(ast.unparse(root), function, _END))
+
+
+def summands(tree: ast.Module, line: int) -> list[Summand]:
+    """Return the calls that are added up to what backward is called on in a line."""
+    reader = _Reader(tree, reads_calls=True)
+    _read_at(reader, line)
+    return reader.summands
+
+
+class Sources:
+    """Reads where the arguments of a call come from, within its function."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._reader = _Reader(tree)
+        self._calls: dict[tuple[int, int], tuple[ast.Call, ast.AST]] = {}
+        self._without: list[tuple[int, int]] = []
+        stack: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+        while stack:
+            node, scope = stack.pop()
+            if isinstance(node, ast.Call):
+                self._calls[node.end_lineno or 0, node.end_col_offset or 0] = node, scope
+            elif isinstance(node, (ast.With, ast.AsyncWith)) and _is_without_graph(node):
+                self._without.append((node.lineno, node.end_lineno or 0))
+            inner = node if isinstance(node, _FUNCTIONS) else scope
+            stack.extend((child, inner) for child in ast.iter_child_nodes(node))
+
+    def of_call(self, end: tuple[int, int]) -> list[tuple[ast.expr, bool]]:
+        """Return the expressions that the two arguments of a loss are computed from.
+
+        Each comes with whether it is assigned under `torch.no_grad()`.
+
+        Args:
+            end: where the call ends: line and column.
+        """
+        call, scope = self._calls.get(end, (None, None))
+        if call is None or scope is None:
+            return []
+        named = [word.value for word in call.keywords if word.arg in ("input", "target")]
+        found: list[tuple[ast.expr, bool]] = []
+        known: set[str] = set()
+        stack = [(one, 0) for one in (*call.args[:2], *named)]
+        while stack and len(found) < _MAX_SOURCES:
+            value, depth = stack.pop()
+            is_without = any(first <= value.lineno <= last for first, last in self._without)
+            found.append((value, is_without))
+            for name in _names_in(value) - known if depth < _MAX_DEPTH else ():
+                known.add(name)
+                values = self._reader.assigned(scope, name, call.lineno)
+                stack += [(one, depth + 1) for one, _ in values]
+        return found
+
+
+def _is_without_graph(node: ast.With | ast.AsyncWith) -> bool:
+    calls = [one.context_expr for one in node.items if isinstance(one.context_expr, ast.Call)]
+    names = [getattr(one.func, "attr", getattr(one.func, "id", "")) for one in calls]
+    return any(name in ("no_grad", "inference_mode") for name in names)
 
 
 def suspects(source: str, line: int) -> list[Suspect]:
@@ -197,15 +305,7 @@ def suspects(source: str, line: int) -> list[Suspect]:
     if not _may_have(source):
         return []
     reader = _Reader(ast.parse(source))
-    calls = [(c, scope) for c, scope in reader.calls if c.lineno <= line <= (c.end_lineno or 0)]
-    for call, scope in calls:
-        assert isinstance(call.func, ast.Attribute)
-        for root in (call.func.value, *call.args[:1]):
-            reader.read(root, _Place(ast.unparse(root), scope, line))
-    for name in () if calls else _HOOKS:
-        for function in reader.functions.get(name, ()):
-            for root in _returned(function):
-                reader.read(root, _Place(ast.unparse(root), function, _END))
+    _read_at(reader, line)
     return reader.found
 
 

@@ -257,6 +257,20 @@ class PredictionSeen:
 
 
 @dataclass(kw_only=True)
+class ComparisonSeen:
+    """Comparisons, from one line, of predictions with labels that broadcast to all pairs.
+
+    Attributes:
+        predicted, label: the shapes of the first.
+    """
+
+    where: str | None
+    predicted: tuple[int, ...]
+    label: tuple[int, ...]
+    num_calls: int = 0
+
+
+@dataclass(kw_only=True)
 class AverageSeen:
     """A sum of losses over a pass, each the mean of a batch, that is divided by a size.
 
@@ -314,6 +328,40 @@ class LostTermSeen:
     loss: str
     is_direct: bool = True
     num_seen: int = 0
+
+
+@dataclass(kw_only=True)
+class ConstantTermSeen:
+    """A call of a loss whose value is a term of what backward is called on, but may be constant.
+
+    Attributes:
+        kind, term, loss: the loss function, the code of the call and that of the sum.
+        is_added: there are other terms as well.
+        is_weighted: what it is multiplied by are numbers other than 0.
+        has_graph: an argument had a graph.
+        has_others: in some calls, an argument had a graph, and they were not equal.
+        num_calls, num_equal: other calls, and those whose arguments had equal values, so that the
+            loss was 0.
+        cut: the code that cut off the graph of an argument, such as `out.detach()`.
+        without: the call of a model, under `torch.no_grad()`, whose output is an argument.
+        num_unlearnt: steps in which that model had gradients, but not from here.
+        steps: those in which it was a term.
+    """
+
+    kind: str
+    where: str
+    term: str = ""
+    loss: str = ""
+    is_added: bool = True
+    is_weighted: bool = True
+    has_graph: bool = False
+    has_others: bool = False
+    num_calls: int = 0
+    num_equal: int = 0
+    cut: str = ""
+    without: str = ""
+    num_unlearnt: int = 0
+    steps: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)

@@ -64,6 +64,25 @@ class EvaluatedSeen:
 
 
 @dataclass(kw_only=True)
+class UnreachedSeen:
+    """Calls of layers in training mode that are in no model, during an evaluation of one.
+
+    Attributes:
+        layer: the first of them, such as `Dropout(p=0.5)`.
+        is_norm: it is a BatchNorm layer.
+        where: the line that called it.
+        num_calls: calls of such layers.
+        num_created: of these, those after which the layer of the last one no longer existed.
+    """
+
+    layer: str
+    is_norm: bool
+    where: str | None
+    num_calls: int = 0
+    num_created: int = 0
+
+
+@dataclass(kw_only=True)
 class ModelSeen:
     """One outermost module that was called.
 
@@ -82,6 +101,7 @@ class ModelSeen:
         num_unheld: inspections at which it was learned from, but no optimizer held its weights.
         constant_factors: weights with a constant initial value that are multiplied as matrices.
         num_live_dropout: calls of dropout that were active while it was in evaluation mode.
+        unreached: layers in training mode that it called in evaluation mode, and that are not its.
         wanted_pixels, given_pixels: pixels per image that it expects and that it received.
         alike_weights: weights with a constant initial value whose units stayed identical.
         batch_keys: by step, some values of a batch that did not come from a loader.
@@ -114,6 +134,7 @@ class ModelSeen:
     constant_factors: tuple[str, ...] = ()
     num_live_dropout: int = 0
     live_dropout_at: str | None = None
+    unreached: UnreachedSeen | None = None
     num_weights: int = 0
     constant_weights: tuple[str, ...] = ()
     zero_weights: tuple[str, ...] = ()

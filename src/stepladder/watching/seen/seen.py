@@ -23,6 +23,8 @@ from stepladder.watching.seen.labels import (
 from stepladder.watching.seen.loaders import LoaderSeen
 from stepladder.watching.seen.losses import (
     AverageSeen,
+    ComparisonSeen,
+    ConstantTermSeen,
     LossSeen,
     LostTermSeen,
     MarginSeen,
@@ -38,7 +40,12 @@ from stepladder.watching.seen.steps import (
     ScheduleSeen,
     StartSeen,
 )
-from stepladder.watching.seen.weights import FrozenNormSeen, LoadSeen, MisnamedSeen
+from stepladder.watching.seen.weights import (
+    FrozenNormSeen,
+    LoadSeen,
+    MisnamedSeen,
+    RepeatedSeen,
+)
 
 
 @dataclass(kw_only=True)
@@ -59,8 +66,10 @@ class Seen:
     margins: list[MarginSeen] = field(default_factory=list)
     predictions: list[PredictionSeen] = field(default_factory=list)
     averages: list[AverageSeen] = field(default_factory=list)
+    comparisons: list[ComparisonSeen] = field(default_factory=list)
     own_backwards: list[OwnBackwardSeen] = field(default_factory=list)
     lost_terms: list[LostTermSeen] = field(default_factory=list)
+    constant_terms: list[ConstantTermSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
     starts: list[StartSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)
@@ -85,6 +94,7 @@ class Seen:
     num_loads: int = 0
     frozen_norms: list[FrozenNormSeen] = field(default_factory=list)
     misnamed: list[MisnamedSeen] = field(default_factory=list)
+    repeated: list[RepeatedSeen] = field(default_factory=list)
     unregistered: dict[str, int] = field(default_factory=dict)
     norm_counts: dict[str, list[int]] = field(default_factory=dict)
     bad_tokens: tuple[int, int] | None = None

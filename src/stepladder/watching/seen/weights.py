@@ -154,3 +154,26 @@ class FrozenNormSeen:
     last_step: int = 0
     was_fresh: bool = False
     shift: float = 0.0
+
+
+@dataclass(kw_only=True)
+class RepeatedSeen:
+    """A layer that a container lists several times.
+
+    Attributes:
+        model: the class of the outermost module that has the container.
+        container: its class and name.
+        layer: its class.
+        num, num_weights: how often it is listed, and the numbers in its weights.
+        where: the line that made the container.
+        num_steps: followed steps in which it was called so often in a row, each time on what was
+            computed from its own output.
+    """
+
+    model: str
+    container: str
+    layer: str
+    num: int
+    num_weights: int
+    where: str | None
+    num_steps: int = 0

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from stepladder.config.options import LadderConfig
+from stepladder.config.recipe import Recipe
 from stepladder.ladder.advise import advise_on
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.ledger import Ledger
-from stepladder.ladder.limits.feasibility import why_no_time, why_not_here
-from stepladder.records.ladder import Decision
+from stepladder.ladder.limits.feasibility import why_no_time, why_not_here, why_too_long
+from stepladder.records.ladder import Decision, Prediction
+from stepladder.records.profile import Profile
 from stepladder.rungs import RUNGS
 from stepladder.rungs.speed.cached_features import CachedFeatures
 from stepladder.rungs.speed.compile import Compile
@@ -94,3 +96,43 @@ def test_work_that_a_trial_does_whole_has_to_fit_in_what_is_left(large, recipe) 
     assert features.time.one_time_s["features"] > 10
     assert why_no_time(10.0, options, large, features) is None
     assert why_no_time(float("inf"), replace(options, budget_s=None), large, compiled) is None
+
+
+def test_a_trial_may_take_as_long_as_fifty_trainings_repay(large, recipe) -> None:
+    halved = replace(CachedFeatures().predict(large, recipe), gain=2.0)
+    assert why_too_long(250.0, halved, 10.0) is None
+    assert why_too_long(251.0, halved, 10.0) == (
+        "predicted 2.00×, 5.0 s of 10 s: a trial takes about 4.2 min, more than that saves in 50 "
+        "trainings (--ladder.try-all tries it)"
+    )
+    assert why_too_long(9.0, replace(halved, gain=1.001), 10.0) is None  # short trials are made
+
+
+class Halving(CachedFeatures):
+    """A rung that is predicted to halve the time."""
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        return replace(super().predict(profile, recipe), gain=2.0)
+
+
+def test_a_climb_skips_what_takes_longer_than_it_saves(make_lab, tmp_path, large, recipe) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.begin(job="job", machine="here", options="some", commit="one", is_fresh=False)
+    climbing = Climb(
+        lab=make_lab(recipe),
+        ledger=ledger,
+        display=Display(io.StringIO()),
+        show=lambda trial: None,
+        job="job",
+        machine="here",
+        recipe=recipe,
+        rungs=(Halving(),),
+        profiles=[large],
+        trial_times_s=[26.0 * large.time.total_s + 10.0],
+    )
+    trial, after = climbing.consider(Halving())
+    assert after == recipe
+    assert trial.verdict.decision is Decision.SKIPPED
+    assert "more than that saves in 50 trainings" in (trial.verdict.reason or "")
+    climbing.trial_times_s = [24.0 * large.time.total_s]
+    assert climbing.why_skip(Halving(), Halving().predict(large, recipe)) is None

@@ -13,8 +13,10 @@ from stepladder.watching.hooks.graph import activation_before, picked
 from stepladder.watching.hooks.losses import loss_values
 from stepladder.watching.hooks.losses.across import softmax_across
 from stepladder.watching.hooks.losses.averages import AverageWatch
+from stepladder.watching.hooks.losses.constant_terms import ConstantTermWatch
 from stepladder.watching.hooks.losses.loss_values import DISTANCES
 from stepladder.watching.hooks.losses.padded import Ends, note_padded, token_ends
+from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.patches import DONE
 from stepladder.watching.hooks.tensors import is_finite, is_plain, part, spread
 from stepladder.watching.probe.probe import Kept
@@ -51,10 +53,12 @@ class LossWatch:
 
     Attributes:
         averages: receives the values of losses.
+        constants: receives their arguments, where gradients are enabled.
     """
 
-    def __init__(self, *, kept: Kept | None = None) -> None:
+    def __init__(self, names: Names, *, kept: Kept | None = None) -> None:
         self.averages = AverageWatch()
+        self.constants = ConstantTermWatch(names)
         self._kept = kept
         self._watcher: Watcher
         self._seen: dict[tuple[str, str | None], LossSeen] = {}
@@ -173,6 +177,8 @@ class LossWatch:
             seen.broadcast = seen.broadcast or _broadcast(scores, target)
         if not is_plain(scores) or not is_plain(target) or not scores.numel():
             return
+        if torch.is_grad_enabled():
+            self.constants.note(kind, scores, target, kwargs)
         self._numbers(seen, scores, target)
         if seen.has_grad:
             self._values(seen, scores, target, args, kwargs)

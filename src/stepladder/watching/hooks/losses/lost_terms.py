@@ -107,7 +107,7 @@ class LostTermWatch:
         file, line = frame.f_code.co_filename, frame.f_lineno
         for idx, one in enumerate(self._suspects.get(file, ())):
             is_there = one.first <= line <= one.last and (file, idx) not in self._noted
-            if is_there and all(_is_number(factor, frame) for factor in one.factors):
+            if is_there and all(is_number(factor, frame) for factor in one.factors):
                 self._noted[file, idx] = operation
 
     def _count(self, key: tuple[str, int], operation: str) -> None:
@@ -149,12 +149,12 @@ class LostTermWatch:
             self._trace = None
 
 
-def _is_number(factor: ast.expr, frame: FrameType) -> bool:
+def is_number(factor: ast.expr, frame: FrameType) -> bool:
     """Return whether a factor is a plain number other than 0, by the frame's variables."""
     if isinstance(factor, ast.UnaryOp):
-        return _is_number(factor.operand, frame)
+        return is_number(factor.operand, frame)
     if isinstance(factor, ast.BinOp):
-        return _is_number(factor.left, frame) and _is_number(factor.right, frame)
+        return is_number(factor.left, frame) and is_number(factor.right, frame)
     value = value_of(factor, frame)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value != 0
 

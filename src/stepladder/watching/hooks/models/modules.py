@@ -391,6 +391,8 @@ class ModuleWatch:
             return
         if isinstance(output, Tensor):
             watcher.output_shape = output.shape
+        for listener in watcher.on_output:
+            watcher.switch.run(listener, output)
         if not watcher.rest.is_on:
             watcher.switch.run(self._leave, module, output)
         elif self._names.root_of(module) is not None:
