@@ -104,7 +104,6 @@ class Session:
         from stepladder.watching.hooks.costs.waste import WasteWatch
         from stepladder.watching.hooks.inputs.loaders import LoaderWatch
         from stepladder.watching.hooks.inputs.long_padding import LongPaddingWatch
-        from stepladder.watching.hooks.inputs.masks import MaskWatch
         from stepladder.watching.hooks.inputs.padding import PaddingWatch
         from stepladder.watching.hooks.inputs.pairs import PairWatch
         from stepladder.watching.hooks.losses.comparisons import ComparisonWatch
@@ -174,7 +173,6 @@ class Session:
                 ComparisonWatch(),
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
-                MaskWatch(),
                 PaddingWatch(),
                 PairWatch(),
                 *_of_examples(),
@@ -300,11 +298,12 @@ class Session:
 def _of_examples() -> list[Part]:
     """Return the parts that read examples."""
     from stepladder.watching.hooks.inputs.examples import ExampleWatch
+    from stepladder.watching.hooks.inputs.masks import MaskWatch
     from stepladder.watching.hooks.inputs.pixels import PixelWatch
     from stepladder.watching.hooks.inputs.shifts import ShiftWatch
     from stepladder.watching.hooks.inputs.stored import StoredWatch
 
-    return [ExampleWatch(), ShiftWatch(), PixelWatch(), StoredWatch()]
+    return [ExampleWatch(), MaskWatch(), ShiftWatch(), PixelWatch(), StoredWatch()]
 
 
 def watch_script(
