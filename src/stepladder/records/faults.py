@@ -146,7 +146,7 @@ FAULTS: tuple[Fault, ...] = (
         "a dataset changes the examples that it stores whenever it returns them",
         _WATCH,
     ),
-    _fault("label_in_inputs", "a column of the inputs is the label", _WATCH),
+    _fault("label_in_inputs", "the label is a column of the inputs, or a token in them", _WATCH),
     _fault("labels_misaligned", "labels do not match their inputs", _BOTH),
     _fault("unmixed_batches", "batches have only one class: the data is sorted", _BOTH),
     _fault("no_shuffle", "the order is the same in every epoch", _BOTH),

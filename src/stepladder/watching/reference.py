@@ -70,7 +70,10 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   model that was trained last is called four times with 6 to 14 stored examples, in evaluation mode,
   without gradients and with output discarded. It is left out for models larger than 200 MB, forward
   passes of more than a second, models with hooks of the script, and several processes. For that,
-  the model is kept until the script ends.
+  the model is kept until the script ends. A model of tokens is called about 20 times with up to
+  eight stored rows if its targets are the next tokens, to see whether its scores depend on these;
+  not if a call takes more than half a second, or if it computes a summary of all tokens, as
+  autoencoders do.
 - **Operations are followed only if gradients are missing.** If an optimizer steps although none of
   its weights has a gradient, the operations of up to three later steps are intercepted, to name the
   one that cut the graph, such as `argmax()` or `detach()`, with its line. If only some weights have
@@ -254,7 +257,8 @@ Results on published training scripts, run unmodified, with repository, path and
   the first epoch, or if the inputs are images or sequences and the loss falls later.
 - Examples that a dataset changes in place, or seeds for each example, in worker processes; inputs
   of evaluations that neither come from a loader nor have held-out names such as `x_test`.
-- Masks of padding that the script applies itself, without `key_padding_mask`.
+- Masks of padding that hide a part of the real tokens, or are applied after the softmax; later
+  tokens that a model sees in packed sequences, or whose encoder and decoder are called separately.
 - Which of several columns determine a target together, and a label in images or sequences.
 - Buffers that differ between ranks, and weights that are sharded or belong to parts of a model on
   different ranks.

@@ -13,7 +13,13 @@ from stepladder.watching.seen.inputs import (
     ShiftSeen,
     StoredSeen,
 )
-from stepladder.watching.seen.labels import CopiesSeen, IndependenceSeen, LabelsSeen, PairsSeen
+from stepladder.watching.seen.labels import (
+    AheadSeen,
+    CopiesSeen,
+    IndependenceSeen,
+    LabelsSeen,
+    PairsSeen,
+)
 from stepladder.watching.seen.loaders import LoaderSeen, SharedSeen
 from stepladder.watching.seen.losses import (
     AverageSeen,
@@ -78,6 +84,7 @@ class Seen:
     clippings: list[ClippingSeen] = field(default_factory=list)
     independence: IndependenceSeen | None = None
     copies: CopiesSeen | None = None
+    ahead: AheadSeen | None = None
     labels: list[LabelsSeen] = field(default_factory=list)
     shifts: list[ShiftSeen] = field(default_factory=list)
     pixels: list[PixelsSeen] = field(default_factory=list)
