@@ -20,6 +20,7 @@ from stepladder.diagnosis.audit.fit_words import (
     no_epoch_is_best,
     unfit_after,
     unfit_beside,
+    with_guess,
     with_losses,
 )
 from stepladder.diagnosis.audit.length import (
@@ -337,6 +338,7 @@ def _findings(
         found.append(rate if not_finite is None else None)
         judged = fit_finding(fit, length) if chance is None else fit_at_chance(fit, log)
         judged = judged if low is None else replace(judged, fix="")
+        judged = with_guess(judged, curves)
         if stuck is not None and is_contradiction(stuck) and chance is None:
             judged = unfit_beside(stuck)
         judged = judged if diverged is None else unfit_after(diverged)

@@ -136,7 +136,7 @@ def judge_collapse(log: RunLog, series: Series) -> Finding | None:
     first = _first_after(series.values, is_lower_better=series.is_lower_better)
     if first is None or log.resumed_at:
         return None
-    name, train, is_lower_better = _training(series)
+    name, train, is_lower_better = _beside(series)
     if len(train) < len(series.values) or not _is_lost(
         train, first, left=_TRAIN_LEFT, is_lower_better=is_lower_better
     ):
@@ -156,7 +156,7 @@ def judge_collapse(log: RunLog, series: Series) -> Finding | None:
         check="learning_rate",
         outcome=Outcome.WARNED,
         fault="learning_rate_too_high",
-        evidence=f"the training diverged at {where}: the training {name} went from "
+        evidence=f"the training diverged at {where}: the {name} went from "
         f"{before} to {then}, {series.name} {went} from "
         f"{series.say(series.values[first - 1])} to "
         f"{series.say(after[0])}, and neither recovered in the {len(after)} evaluations until the "
@@ -168,13 +168,20 @@ def judge_collapse(log: RunLog, series: Series) -> Finding | None:
     )
 
 
-def _training(series: Series) -> tuple[str, list[float], bool]:
-    """Return the training loss at the evaluations, else the accuracy, and if lower is better."""
-    losses = [row.train_loss for row in series.rows if row.train_loss is not None]
-    if len(losses) == len(series.rows):
-        return "loss", losses, True
-    shares = [row.train_accuracy for row in series.rows if row.train_accuracy is not None]
-    return "accuracy", shares, False
+def _beside(series: Series) -> tuple[str, list[float], bool]:
+    """Return the training loss at the evaluations, if lower is better, and what it is.
+
+    Or else the training accuracy; or else the validation loss beside another metric.
+    """
+    for name, what in (
+        ("train_loss", "training loss"),
+        ("train_accuracy", "training accuracy"),
+        ("val_loss", "validation loss"),
+    ):
+        values = [value for row in series.rows if (value := getattr(row, name)) is not None]
+        if len(values) == len(series.rows) and name != series.name:
+            return what, values, name.endswith("loss")
+    return "", [], True
 
 
 def _first_after(values: Sequence[float], *, is_lower_better: bool) -> int | None:

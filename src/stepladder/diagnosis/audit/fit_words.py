@@ -7,7 +7,8 @@ from dataclasses import replace
 from stepladder.diagnosis.audit.divergence import a_tenth, rates_in
 from stepladder.diagnosis.audit.length import is_improving, is_past_best
 from stepladder.diagnosis.audit.series import Series
-from stepladder.diagnosis.fit.chance import Chance
+from stepladder.diagnosis.fit.chance import Chance, named_guess
+from stepladder.diagnosis.fit.curves import Curves
 from stepladder.records.audit import RunLog
 from stepladder.records.diagnosis import Confidence, Fit, FitKind
 from stepladder.records.findings import Finding, Outcome
@@ -89,6 +90,18 @@ def no_curve(log: RunLog, series: Series) -> Finding:
         evidence=f"not yet known; {series.name} alone does not show overfitting, and the log has "
         f"{missing}",
     )
+
+
+def with_guess(judged: Finding, curves: Curves) -> Finding:
+    """Return the finding, with a remark if a loss without an accuracy stays that of guessing."""
+    said = named_guess(curves)
+    if not said or judged.outcome is Outcome.PASSED:
+        return judged
+    fix = (
+        "If it is, check whether the model can learn a single batch by heart, and then try other "
+        "learning rates."
+    )
+    return replace(judged, evidence=f"{judged.evidence}; {said}", fix=fix)
 
 
 def with_losses(judged: Finding, log: RunLog) -> Finding:

@@ -18,6 +18,8 @@ _MAX_OFF = 0.03  # of an accuracy from 1 / C, at most
 _MAX_OFF_SHARE = 0.25  # and of 1 / C
 _CLEAR = 2.5  # standard errors
 _AGREES = 1e-3  # share of a loss
+_USUAL = (2, 3, 4, 5, 10, 20, 100, 1000)  # classes
+_MAX_LOSS_OFF_ALONE = 0.01  # of ln C: without an accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,26 @@ def at_chance(curves: Curves) -> Chance | None:
         return None
     is_near = _is_near(held_out, num, curves.num_val) and _is_near(trained, num, None)
     return Chance(num_classes=num) if is_near else None
+
+
+def named_guess(curves: Curves) -> str:
+    """Return the number of classes whose guessing gives the losses of a log without accuracies.
+
+    Empty unless all are near ln C, for one of the usual C, and hardly change.
+    """
+    points = curves.points
+    losses = [v for p in points for v in (p.train_loss, p.val_loss) if v is not None]
+    has_metric = any(p.val_accuracy is not None or p.train_accuracy is not None for p in points)
+    if has_metric or len(losses) < 2 * MIN_EVALUATIONS or not all(map(math.isfinite, losses)):
+        return ""
+    for num in _USUAL:
+        guess = math.log(num)
+        if all(abs(loss - guess) <= _MAX_LOSS_OFF_ALONE * guess for loss in losses[1:]):
+            return (
+                f"if the loss is a cross-entropy of {num} classes, it stays that of guessing, "
+                f"ln {num} = {guess:.4g}"
+            )
+    return ""
 
 
 def _num_classes(loss: float, accuracy: float) -> int:

@@ -69,6 +69,11 @@ def test_a_collapse_of_a_score_names_its_rate(tmp_path: Path) -> None:
     assert "(0.002 instead of 0.02)" in found["learning_rate"].fix
 
 
+def test_a_collapse_of_validation_alone_is_that_of_its_loss_and_accuracy(tmp_path: Path) -> None:
+    run = audited(tmp_path / "a.csv", "val_loss,val_accuracy", collapsing(30))
+    assert "the validation loss went from" in findings(run)["learning_rate"].evidence
+
+
 def test_a_test_result_after_a_collapse_is_not_that_of_the_best_epoch(tmp_path: Path) -> None:
     rows: Rows = [(*row, row[1]) for row in collapsing(30)]
     found = findings(audited(tmp_path / "a.csv", "loss,val_accuracy,test_accuracy", rows))

@@ -87,3 +87,15 @@ def test_an_error_of_several_examples_is_a_share(tmp_path: Path) -> None:
     (run,) = audit([str(tmp_path / "a.txt")]).runs
     assert run.num_val == 10_000
     assert run.result == pytest.approx(0.982)
+
+
+@pytest.mark.parametrize(("level", "num"), [(0.6931, 2), (2.303, 10), (0.66, None), (2.5, None)])
+def test_a_constant_loss_without_an_accuracy_may_be_that_of_guessing(
+    level: float, num: int | None, tmp_path: Path
+) -> None:
+    rows = [f"{k},{level + 0.001 * (k % 2)},{level + 0.0005 * (k % 3)}" for k in range(1, 11)]
+    (tmp_path / "a.csv").write_text("\n".join(["epoch,loss,val_loss", *rows]) + "\n")
+    (run,) = audit([str(tmp_path / "a.csv")]).runs
+    fit = next(finding for finding in run.findings if finding.check == "fit")
+    assert ("that of guessing" in fit.evidence) is (num is not None)
+    assert num is None or f"cross-entropy of {num} classes" in fit.evidence
