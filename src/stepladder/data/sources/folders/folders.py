@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.data.sources.archives import is_archive, packed_beside
 from stepladder.data.sources.folders.ambiguous import refuse_crossing, refuse_versions_with_splits
+from stepladder.data.sources.folders.anomalies import refuse_several_objects
 from stepladder.data.sources.folders.classes import list_classes, nested_warning
 from stepladder.data.sources.folders.copied_names import copied_names_warning
 from stepladder.data.sources.folders.reading import (
@@ -126,6 +127,7 @@ def _pictures(reading: FolderReading) -> list[Picture]:
             f"{root}: took the folders inside the class folders for splits: {shown}"
         )
         return list_inner_splits(reading, folders, inner)
+    refuse_several_objects(reading, folders, below)
     refuse_crossing(reading, folders, below)
     classes = [one for one in folders if len(below[one]) >= MIN_SHARED]
     refuse_names_of_splits(root, [one.name for one in folders], [one.path for one in classes])
