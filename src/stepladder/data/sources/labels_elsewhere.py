@@ -33,6 +33,7 @@ from stepladder.data.sources.label_tables.labels import (
 )
 from stepladder.data.sources.metadata_folder import TABLES
 from stepladder.data.sources.split_names import assign_splits, is_of_annotations, named_as_splits
+from stepladder.data.sources.spreadsheets import SPREADSHEETS, read_sheet
 from stepladder.data.sources.tool_annotations import find_annotations
 from stepladder.data.sources.walk import is_hidden, printable, quoted
 from stepladder.errors import StepladderError
@@ -128,6 +129,8 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     named = find_in_names(root, paths) if best.are_numbers_of_names else None
     where = f"{printable(best.table.name)} names these pictures, with {best.described}"
     command = f"stepladder prepare {typed(best.table)}{_flags(best)}"
+    if _is_spreadsheet(best.table):
+        return _of_spreadsheet(best, where)
     alike = {match.table.parent.name for match in found if match.table.name == best.table.name}
     splits = _of_splits(found)
     if best.table.name in TABLES and len(named_as_splits(alike)) > 1:
@@ -137,7 +140,8 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
         where = f"{names} name these pictures with their labels"
         command = _joined(splits)
     if best.num_folders > 1:
-        where += f", but they are in {best.num_folders} folders"
+        where += f"; they are in {best.num_folders} folders"
+    if best.num_folders > 1 and best.path_format != "{}":
         return Elsewhere(
             f"{where}.{best.problem}",
             f"Move them to one folder beside the table. If it is images: {command}",
@@ -148,6 +152,26 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
         numbers = f"With the numbers in {printable(best.table.name)} as their names: {command}"
         return replace(named, where=f"{named.where} {numbers}")
     return Elsewhere(f"{where}.{best.problem}", f"{how}: {command}", best.labels, best.are_folders)
+
+
+def _of_spreadsheet(match: _Match, where: str) -> Elsewhere:
+    """Return the labels of a workbook, with the command that writes its sheet as CSV."""
+    table = match.table.with_suffix(".csv")
+    if table.exists():
+        table = table.with_name(f"{table.stem}-of-sheet.csv")
+    script = "import sys;from stepladder.data.sources.spreadsheets import write_csv;"
+    script += "write_csv(*sys.argv[1:])"
+    edit = f"python -c {shlex.quote(script)} {typed(match.table)} {typed(table)}"
+    if match.num_folders > 1:
+        match = replace(match, path_format="{}")
+    read = f"stepladder prepare {typed(table)}{_flags(match)}"
+    fix = f"Write its first sheet as CSV: {edit} && {read}\n"
+    fix += f"If you saved the sheet in Excel or LibreOffice as CSV UTF-8, {table.name}: {read}"
+    return Elsewhere(f"{where}.{match.problem}", fix, match.labels, match.are_folders)
+
+
+def _is_spreadsheet(table: Path) -> bool:
+    return table.name.lower().endswith(SPREADSHEETS)
 
 
 def _of_splits(found: Sequence[_Match]) -> dict[Split, _Match]:
@@ -298,6 +322,7 @@ def _tables(root: Path) -> Iterator[Path]:
         folders = [root, *islice(_sorted(root, are_folders=True), _MAX_FOLDERS), root.parent]
         for folder in folders:
             yield from _sorted(folder, are_folders=False)
+            yield from _sorted(folder, are_folders=False, ends=SPREADSHEETS)
 
     return islice(within(), _MAX_TABLES)
 
@@ -307,7 +332,7 @@ def tables_in(folder: Path) -> Iterator[Path]:
     return islice(_sorted(folder, are_folders=False), _MAX_TABLES)
 
 
-def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
+def _sorted(folder: Path, *, are_folders: bool, ends: tuple[str, ...] = ()) -> Iterator[Path]:
     """Yield the folders, or the tables, in a folder."""
     try:
         with os.scandir(folder) as scan:
@@ -315,7 +340,8 @@ def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
     except OSError:  # the source is in Spark
         return
     lists = [entry for entry in entries if entry.name.lower().endswith(_LIST_ENDS)]
-    ends = (*_TABLE_ENDS, *_LIST_ENDS) if len(lists) <= _MAX_LISTS else _TABLE_ENDS
+    if not ends:
+        ends = (*_TABLE_ENDS, *_LIST_ENDS) if len(lists) <= _MAX_LISTS else _TABLE_ENDS
     for entry in entries:
         if is_hidden(entry.name):
             continue
@@ -326,13 +352,22 @@ def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
             yield Path(entry.path)
 
 
+def _read(table: Path) -> TableCells:
+    if _is_spreadsheet(table):
+        return read_sheet(table)
+    return (
+        read_json(table)
+        if is_json(table)
+        else read_csv(table, wanted=("path", "label"), columns=None)
+    )
+
+
 def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Match | None:
     """Find the column of a table that names pictures, and the one of labels."""
     try:
         if table.stat().st_size > _MAX_TABLE_BYTES:
             return None
-        wanted = ("path", "label")
-        file = read_json(table) if is_json(table) else read_csv(table, wanted=wanted, columns=None)
+        file = _read(table)
     except (StepladderError, OSError):
         return None
     above = os.path.relpath(root, table.parent)
@@ -347,13 +382,14 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
     for column in range(len(file.header)):
         cells = {cells[column].strip() for cells in sample} - {""}
         places: Counter[str] = Counter()
-        num_found = 0
+        num_found, is_unique = 0, True
         for cell in cells:
             found = set(_places(cell, above, index))
             places.update(found)
             num_found += bool(found)
+            is_unique = is_unique and len(found) <= 1
         if num_found > max(best[0], 1) and num_found >= _MIN_FOUND_FRAC * len(sample):
-            best = (num_found, column, *_common_place(places, num_found))
+            best = (num_found, column, *_common_place(places, num_found, is_unique=is_unique))
     num_found, path_at, place, num_folders = best
     found_labels = _labels_of(file, rows, path_at, has_header=has_header) if num_found else None
     if found_labels is None:
@@ -404,8 +440,11 @@ def _are_folders(pairs: Sequence[tuple[str, str]], index: Mapping[str, Sequence[
     return len(both) == len(folders) == len(labels) > 1
 
 
-def _common_place(places: Counter[str], num_found: int) -> tuple[str, int]:
-    """Return the most frequent path format, and the number of folders if it is not the usual."""
+def _common_place(places: Counter[str], num_found: int, *, is_unique: bool) -> tuple[str, int]:
+    """Return the most frequent path format, and the number of folders if it is not the usual.
+
+    Pictures in several folders whose names are unique are found without a path format.
+    """
     (place, _), *_ = sorted(places.items(), key=lambda item: (-item[1], item[0]))
     folders: Counter[str] = Counter()
     for one, num in places.items():
@@ -413,6 +452,8 @@ def _common_place(places: Counter[str], num_found: int) -> tuple[str, int]:
     folder = place.partition("{}")[0]
     if folders[folder] >= _MIN_ONE_PLACE_FRAC * num_found:
         return place, 1
+    if is_unique:
+        return "{}", len(folders)
     return f"images/{place[len(folder) :]}", len(folders)
 
 
