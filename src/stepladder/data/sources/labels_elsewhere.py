@@ -511,11 +511,12 @@ def _labels_of(
     several = find_several(cells, name)
     if several is not None and not several.is_sure:
         several = None
+    is_coco = any("COCO annotations" in note for note in file.notes)
     return _Labels(
         at,
         frozenset(cells),
         lambda row: row[at].strip(),
-        f"labels in its column {name!r}",
+        "a category for each" if is_coco else f"labels in its column {name!r}",
         "" if several is None else f" The {several.describe(name)}. {ONE_LABEL}",
         "To learn each combination as a class of its own",
         are_of_names=of_names is not None,

@@ -10,17 +10,24 @@ from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.label_tables.coco import SeveralCategoriesError, of_one_category
+from stepladder.data.decoding.formats import PICTURE_SUFFIXES
+from stepladder.data.sources.label_tables.coco import (
+    SeveralCategoriesError,
+    is_coco_file,
+    of_one_category,
+)
 from stepladder.data.sources.label_tables.csv_table import list_table
 from stepladder.data.sources.label_tables.refusals import NoLabelsError
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.split_names import assign_splits, named_as_splits
 from stepladder.data.sources.walk import Skipped, is_hidden, printable
-from stepladder.errors import DataError, UsageError
+from stepladder.errors import DataError, StepladderError, UsageError
 
 TABLES: Final = ("metadata.csv", "metadata.jsonl", "_classes.csv", "_annotations.coco.json")
 """Names of tables that a folder is read by."""
 _MAX_FOLDERS: Final = 20  # a folder with more of them has classes
+_MAX_JSON: Final = 10  # files in a folder; more of them are annotations of single pictures
+_MAX_JSON_BYTES: Final = 1 << 28
 
 
 def list_metadata(source: Path, config: PrepareConfig) -> Listing | None:
@@ -40,7 +47,7 @@ def list_metadata(source: Path, config: PrepareConfig) -> Listing | None:
     try:
         if table is not None:
             return _with_splits_of_folders(_read(table, source, config))
-        return _list_splits(source, config)
+        return _list_splits(source, config) or _list_coco(source, config)
     except NoLabelsError:  # as a table of captions
         return None
 
@@ -78,6 +85,54 @@ def _list_splits(source: Path, config: PrepareConfig) -> Listing | None:
         warnings += listing.warnings
         has_group = has_group or listing.has_group_column
     return Listing(root, pictures, Skipped(), tuple(warnings), has_group)
+
+
+def _list_coco(source: Path, config: PrepareConfig) -> Listing | None:
+    """List the pictures of a folder, or of the only one in it, by COCO annotations beside them.
+
+    Returns:
+        None if no file or several have a category for each picture, or if pictures are in folders
+        that may be classes.
+    """
+    entries = [one for one in sorted(source.iterdir()) if not is_hidden(one.name)]
+    folders = [one for one in entries if one.is_dir()]
+    beside = [one for one in entries if one.is_file()]
+    pictures = [one for one in beside if _is_picture(one)]
+    if len(folders) == 1 and not pictures:
+        inside = [one for one in folders[0].iterdir() if not is_hidden(one.name)]
+        pictures = [one for one in inside if _is_picture(one)]
+        folders = [one for one in inside if one.is_dir()]
+    tables = [one for one in beside if one.suffix.lower() == ".json"]
+    if folders or not pictures or not 0 < len(tables) <= _MAX_JSON:
+        return None
+    found = [listing for table in tables if (listing := _coco(table, source, config)) is not None]
+    if len(found) != 1:
+        return None
+    (listing,) = found
+    listed = {(listing.root / one.path).resolve() for one in listing.pictures}
+    others = [one for one in pictures if one.resolve() not in listed]
+    if len(others) > len(pictures) // 2:
+        return None
+    if others:
+        told = f"{source}: left out {len(others)} of {len(pictures)} pictures, which have no "
+        told += f"category in the annotations, such as {printable(others[0].name)}"
+        listing = replace(listing, warnings=(*listing.warnings, told))
+    return _with_splits_of_folders(listing)
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()
+
+
+def _coco(table: Path, source: Path, config: PrepareConfig) -> Listing | None:
+    """Return the pictures of COCO annotations of two or more categories; None if they are not."""
+    try:
+        if table.stat().st_size > _MAX_JSON_BYTES or not is_coco_file(table):
+            return None
+        listing = _read(table, source, config)
+    except (StepladderError, OSError):
+        return None
+    return listing if len({one.label for one in listing.pictures}) > 1 else None
 
 
 def _read(table: Path, source: Path, config: PrepareConfig) -> Listing:
