@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from stepladder.data.sources.label_tables.coco import (
 )
 from stepladder.data.sources.label_tables.csv_table import list_table
 from stepladder.data.sources.label_tables.refusals import NoLabelsError
-from stepladder.data.sources.listing import Listing, Picture
+from stepladder.data.sources.listing import Listing, Note, Picture
 from stepladder.data.sources.split_names import assign_splits, named_as_splits
 from stepladder.data.sources.walk import Skipped, is_hidden, printable
 from stepladder.errors import DataError, StepladderError, UsageError
@@ -84,7 +85,21 @@ def _list_splits(source: Path, config: PrepareConfig) -> Listing | None:
         ]
         warnings += listing.warnings
         has_group = has_group or listing.has_group_column
-    return Listing(root, pictures, Skipped(), tuple(warnings), has_group)
+    return Listing(root, pictures, Skipped(), _merged(source, tables, warnings), has_group)
+
+
+def _merged(source: Path, names: Iterable[str], warnings: Sequence[str]) -> tuple[str, ...]:
+    """Join the warnings that are the same for the tables of several folders."""
+    places: dict[tuple[type[str], str], list[str]] = {}
+    for said in warnings:
+        name = next((one for one in names if said.startswith(_starts(source / one))), "")
+        start = f"{source / name}" if name else ""
+        places.setdefault((type(said), said.removeprefix(start)), []).append(name)
+    found = []
+    for (kind, rest), some in places.items():
+        where = f"{source}/{{{','.join(some)}}}" if len(some) > 1 else f"{source / some[0]}"
+        found.append(kind(f"{where if some[0] else ''}{rest}"))
+    return tuple(found)
 
 
 def _list_coco(source: Path, config: PrepareConfig) -> Listing | None:
@@ -94,16 +109,15 @@ def _list_coco(source: Path, config: PrepareConfig) -> Listing | None:
         None if no file or several have a category for each picture, or if pictures are in folders
         that may be classes.
     """
-    entries = [one for one in sorted(source.iterdir()) if not is_hidden(one.name)]
-    folders = [one for one in entries if one.is_dir()]
-    beside = [one for one in entries if one.is_file()]
-    pictures = [one for one in beside if _is_picture(one)]
-    if len(folders) == 1 and not pictures:
-        inside = [one for one in folders[0].iterdir() if not is_hidden(one.name)]
-        pictures = [one for one in inside if _is_picture(one)]
-        folders = [one for one in inside if one.is_dir()]
-    tables = [one for one in beside if one.suffix.lower() == ".json"]
-    if folders or not pictures or not 0 < len(tables) <= _MAX_JSON:
+    folders, files = _entries(source)
+    tables = [one for one in files if one.suffix.lower() == ".json"]
+    if len(folders) > 1 or not 0 < len(tables) <= _MAX_JSON:
+        return None
+    pictures = [one for one in files if one.suffix.lower() in PICTURE_SUFFIXES]
+    if folders and not pictures:
+        folders, files = _entries(folders[0])
+        pictures = [one for one in files if one.suffix.lower() in PICTURE_SUFFIXES]
+    if folders or not pictures:
         return None
     found = [listing for table in tables if (listing := _coco(table, source, config)) is not None]
     if len(found) != 1:
@@ -120,8 +134,14 @@ def _list_coco(source: Path, config: PrepareConfig) -> Listing | None:
     return _with_splits_of_folders(listing)
 
 
-def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()
+def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the folders and the files in a folder."""
+    with os.scandir(folder) as scan:
+        entries = sorted((one.name, one.is_dir()) for one in scan if not is_hidden(one.name))
+    found: tuple[list[Path], list[Path]] = ([], [])
+    for name, is_folder in entries:
+        found[not is_folder].append(folder / name)
+    return found
 
 
 def _coco(table: Path, source: Path, config: PrepareConfig) -> Listing | None:
@@ -135,9 +155,14 @@ def _coco(table: Path, source: Path, config: PrepareConfig) -> Listing | None:
     return listing if len({one.label for one in listing.pictures}) > 1 else None
 
 
+def _starts(folder: Path) -> tuple[str, str]:
+    """Return how a warning about a folder begins, and one about a file in it."""
+    return f"{folder}:", f"{folder}/"
+
+
 def _read(table: Path, source: Path, config: PrepareConfig) -> Listing:
     listing = list_table(table, config, folder=source)
-    note = f"{table.parent}: read the labels in {printable(table.name)}"
+    note = Note(f"{table.parent}: read the labels in {printable(table.name)}")
     return replace(listing, warnings=(note, *listing.warnings))
 
 
