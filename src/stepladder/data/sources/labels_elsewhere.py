@@ -15,6 +15,7 @@ from typing import Final
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.classes_in_names import NUMBERED, classes_in_names
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.csv_file import read_csv
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
@@ -38,11 +39,6 @@ from stepladder.data.sources.tool_annotations import find_annotations
 from stepladder.data.sources.walk import is_hidden, printable, quoted
 from stepladder.errors import StepladderError
 
-NUMBERED: Final = r"([^/]+?)[._ -]*[0-9]+\.[^./]+$"
-"""A label pattern: the class is what is before the number, as in `cat.0.jpg`."""
-_SIGNS: Final = r"[ -.:-@\[-`{-~]*"  # ASCII but letters, digits and "/"
-_BY_SIGNS: Final = rf"([^/]+?){_SIGNS}[0-9]+{_SIGNS}\.[^./]+$"
-"""The same with any signs around the number, as in `cat-!-0.jpg` and `cat (1).jpg`."""
 _USUAL_LABELS: Final = (
     "breed",
     "diagnosis",
@@ -78,6 +74,7 @@ class Elsewhere:
         labels: labels that were found.
         are_folders: whether each folder has a label of its own: its name in another form.
         is_in_names: whether they are in the names of the pictures.
+        is_sure: whether a table has a row for most pictures, and its column is named as labels.
     """
 
     where: str
@@ -85,6 +82,7 @@ class Elsewhere:
     labels: frozenset[str]
     are_folders: bool = False
     is_in_names: bool = False
+    is_sure: bool = False
 
 
 def find_labels(root: Path, paths: Sequence[str]) -> Elsewhere | None:
@@ -126,11 +124,13 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     if not found:
         return None
     best = max(found, key=lambda match: match.num_named)
+    is_label = plain_name(best.label_name) in {*_LABEL_NAMES} - {"type"}  # which may be a format
+    is_sure = is_label and best.num_rows >= _MIN_ONE_PLACE_FRAC * len(pictures)
     named = find_in_names(root, paths) if best.are_numbers_of_names else None
     where = f"{printable(best.table.name)} names these pictures, with {best.described}"
     command = f"stepladder prepare {typed(best.table)}{_flags(best)}"
     if _is_spreadsheet(best.table):
-        return _of_spreadsheet(best, where)
+        return replace(_of_spreadsheet(best, where), is_sure=is_sure)
     alike = {match.table.parent.name for match in found if match.table.name == best.table.name}
     splits = _of_splits(found)
     if best.table.name in TABLES and len(named_as_splits(alike)) > 1:
@@ -146,12 +146,14 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
             f"{where}.{best.problem}",
             f"Move them to one folder beside the table. If it is images: {command}",
             best.labels,
+            is_sure=is_sure,
         )
     how = "Type" if not best.problem else best.remedy
     if named is not None:
         numbers = f"With the numbers in {printable(best.table.name)} as their names: {command}"
         return replace(named, where=f"{named.where} {numbers}")
-    return Elsewhere(f"{where}.{best.problem}", f"{how}: {command}", best.labels, best.are_folders)
+    said = f"{where}.{best.problem}"
+    return Elsewhere(said, f"{how}: {command}", best.labels, best.are_folders, is_sure=is_sure)
 
 
 def _of_spreadsheet(match: _Match, where: str) -> Elsewhere:
@@ -204,32 +206,6 @@ def _joined(splits: Mapping[Split, _Match]) -> str:
     return f"{edit} && stepladder prepare {typed(out)}{flags}"
 
 
-def classes_in_names(paths: Sequence[str]) -> tuple[str, Counter[str]] | None:
-    """Return the label pattern for the names of pictures, and the pictures of each class.
-
-    None: not every name is a class with a number. Signs before the number are no part of a class,
-    unless two classes differ only by them: `C++ 1.jpg` and `C 1.jpg`.
-    """
-    plain, bare = (_counted(pattern, paths) for pattern in (NUMBERED, _BY_SIGNS))
-    if bare is None or (plain is not None and _is_less(bare, plain)):
-        return None if plain is None else (NUMBERED, plain)
-    return (NUMBERED, plain) if plain == bare else (_BY_SIGNS, bare)
-
-
-def _counted(pattern: str, paths: Sequence[str]) -> Counter[str] | None:
-    matches = [re.search(pattern, path) for path in paths]
-    counts = Counter(match[1] for match in matches if match)
-    is_repeated = all(count > 1 for count in counts.values())
-    are_classes = len(counts) >= _MIN_CLASSES and is_repeated and None not in matches
-    return counts if are_classes else None
-
-
-def _is_less(bare: Counter[str], plain: Counter[str]) -> bool:
-    """Return True if classes are one without their signs, or only half of a pair of brackets."""
-    halves = any(one.count(a) != one.count(b) for one in bare for a, b in ("()", "[]", "{}"))
-    return len(bare) < len(plain) or halves
-
-
 def typed(path: Path) -> str:
     """Return a path to type in a command: relative if it is below the current folder."""
     with contextlib.suppress(ValueError, OSError):
@@ -278,6 +254,7 @@ class _Match:
             none.
         remedy: what the command does about the problem.
         num_named: number of its rows, of those that were compared, that name a picture.
+        num_rows: number of its rows.
         num_folders: number of different places of the pictures relative to the cells.
         are_folders: whether each folder of pictures has a label of its own.
         delimiter: between the cells; empty in JSON.
@@ -295,6 +272,7 @@ class _Match:
     columns: tuple[str, ...]
     labels: frozenset[str]
     num_named: int
+    num_rows: int
     num_folders: int
     are_folders: bool
     delimiter: str
@@ -325,6 +303,12 @@ def _tables(root: Path) -> Iterator[Path]:
             yield from _sorted(folder, are_folders=False, ends=SPREADSHEETS)
 
     return islice(within(), _MAX_TABLES)
+
+
+def has_table(folder: Path) -> bool:
+    """Return True if a table or a spreadsheet is in a folder, but not in its subfolders."""
+    sheets = _sorted(folder, are_folders=False, ends=SPREADSHEETS)
+    return next(tables_in(folder), None) is not None or next(sheets, None) is not None
 
 
 def tables_in(folder: Path) -> Iterator[Path]:
@@ -413,6 +397,7 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
         columns=columns,
         labels=found_labels.labels,
         num_named=num_found,
+        num_rows=len(rows),
         num_folders=num_folders,
         are_folders=_are_folders(
             [(cells[path_at].strip(), found_labels.label(cells)) for cells in sample], index

@@ -10,10 +10,11 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from stepladder.config.choices import ClassesFrom
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.data.sources.spreadsheets import read_sheet, write_csv
-from stepladder.errors import DataError, StepladderError
+from stepladder.errors import DataError, StepladderError, UsageError
 from tests.unit.data.sources.printed import commands_in, typed_listing
 
 _MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
@@ -130,3 +131,47 @@ def test_a_damaged_workbook_is_an_error_and_never_hides_the_classes(
     with pytest.raises(DataError, match="this Excel workbook"):
         read_sheet(path)
     assert len(list_pictures(PrepareConfig(source=root)).pictures) == 2
+
+
+BATCHES = [f"{('monday', 'friday')[idx % 2]}/{idx}.png" for idx in range(12)]
+
+
+@pytest.mark.parametrize("is_sheet", [False, True])
+def test_folders_whose_pictures_have_other_labels_in_a_table_are_asked_for(
+    tmp_path: Path, is_sheet: bool
+) -> None:
+    root = fill(tmp_path, *BATCHES)
+    rows = [("file", "label"), *((f"{idx}.png", "abc"[idx // 4]) for idx in range(12))]
+    if is_sheet:
+        save_rows(root / "labels.xlsx", rows)
+    else:
+        (root / "labels.csv").write_text("\n".join(map(",".join, rows)))
+    with pytest.raises(UsageError, match="monday are probably not classes") as caught:
+        list_pictures(PrepareConfig(source=root))
+    assert "If these folders are the classes: --classes-from top" in str(caught.value.why)
+    listing = typed_listing(commands_in(caught.value.fix)[0])
+    assert Counter(one.label for one in listing.pictures) == {"a": 4, "b": 4, "c": 4}
+    top = list_pictures(PrepareConfig(source=root, classes_from=ClassesFrom.TOP))
+    assert {one.label for one in top.pictures} == {"monday", "friday"}
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [
+        ("label", [str(idx % 2) for idx in range(12)]),  # one number for each folder
+        ("label", [BATCHES[idx].partition("/")[0] for idx in range(12)]),
+        ("type", ["jpg" if idx < 6 else "png" for idx in range(12)]),
+        ("camera", ["left" if idx < 6 else "right" for idx in range(12)]),
+        ("label", ["blurred", "dark", "dark", "blurred"]),  # of a few pictures
+    ],
+)
+def test_a_table_that_does_not_contradict_the_folders_is_no_question(
+    tmp_path: Path, header: str, cells: list[str]
+) -> None:
+    root = fill(tmp_path, *BATCHES)
+    rows = [f"{idx}.png,{cell}" for idx, cell in enumerate(cells)]
+    (root / "table.csv").write_text("\n".join([f"file,{header}", *rows]))
+    assert {one.label for one in list_pictures(PrepareConfig(source=root)).pictures} == {
+        "monday",
+        "friday",
+    }
