@@ -15,6 +15,7 @@ from typing import Final
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.classes_in_names import NUMBERED, classes_in_names
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.csv_file import read_csv
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
@@ -33,15 +34,11 @@ from stepladder.data.sources.label_tables.labels import (
 )
 from stepladder.data.sources.metadata_folder import TABLES
 from stepladder.data.sources.split_names import assign_splits, is_of_annotations, named_as_splits
+from stepladder.data.sources.spreadsheets import SPREADSHEETS, read_sheet
 from stepladder.data.sources.tool_annotations import find_annotations
 from stepladder.data.sources.walk import is_hidden, printable, quoted
 from stepladder.errors import StepladderError
 
-NUMBERED: Final = r"([^/]+?)[._ -]*[0-9]+\.[^./]+$"
-"""A label pattern: the class is what is before the number, as in `cat.0.jpg`."""
-_SIGNS: Final = r"[ -.:-@\[-`{-~]*"  # ASCII but letters, digits and "/"
-_BY_SIGNS: Final = rf"([^/]+?){_SIGNS}[0-9]+{_SIGNS}\.[^./]+$"
-"""The same with any signs around the number, as in `cat-!-0.jpg` and `cat (1).jpg`."""
 _USUAL_LABELS: Final = (
     "breed",
     "diagnosis",
@@ -77,6 +74,7 @@ class Elsewhere:
         labels: labels that were found.
         are_folders: whether each folder has a label of its own: its name in another form.
         is_in_names: whether they are in the names of the pictures.
+        is_sure: whether a table has a row for most pictures, and its column is named as labels.
     """
 
     where: str
@@ -84,6 +82,7 @@ class Elsewhere:
     labels: frozenset[str]
     are_folders: bool = False
     is_in_names: bool = False
+    is_sure: bool = False
 
 
 def find_labels(root: Path, paths: Sequence[str]) -> Elsewhere | None:
@@ -125,9 +124,13 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     if not found:
         return None
     best = max(found, key=lambda match: match.num_named)
+    is_label = plain_name(best.label_name) in {*_LABEL_NAMES} - {"type"}  # which may be a format
+    is_sure = is_label and best.num_rows >= _MIN_ONE_PLACE_FRAC * len(pictures)
     named = find_in_names(root, paths) if best.are_numbers_of_names else None
     where = f"{printable(best.table.name)} names these pictures, with {best.described}"
     command = f"stepladder prepare {typed(best.table)}{_flags(best)}"
+    if _is_spreadsheet(best.table):
+        return replace(_of_spreadsheet(best, where), is_sure=is_sure)
     alike = {match.table.parent.name for match in found if match.table.name == best.table.name}
     splits = _of_splits(found)
     if best.table.name in TABLES and len(named_as_splits(alike)) > 1:
@@ -137,17 +140,40 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
         where = f"{names} name these pictures with their labels"
         command = _joined(splits)
     if best.num_folders > 1:
-        where += f", but they are in {best.num_folders} folders"
+        where += f"; they are in {best.num_folders} folders"
+    if best.num_folders > 1 and best.path_format != "{}":
         return Elsewhere(
             f"{where}.{best.problem}",
             f"Move them to one folder beside the table. If it is images: {command}",
             best.labels,
+            is_sure=is_sure,
         )
     how = "Type" if not best.problem else best.remedy
     if named is not None:
         numbers = f"With the numbers in {printable(best.table.name)} as their names: {command}"
         return replace(named, where=f"{named.where} {numbers}")
-    return Elsewhere(f"{where}.{best.problem}", f"{how}: {command}", best.labels, best.are_folders)
+    said = f"{where}.{best.problem}"
+    return Elsewhere(said, f"{how}: {command}", best.labels, best.are_folders, is_sure=is_sure)
+
+
+def _of_spreadsheet(match: _Match, where: str) -> Elsewhere:
+    """Return the labels of a workbook, with the command that writes its sheet as CSV."""
+    table = match.table.with_suffix(".csv")
+    if table.exists():
+        table = table.with_name(f"{table.stem}-of-sheet.csv")
+    script = "import sys;from stepladder.data.sources.spreadsheets import write_csv;"
+    script += "write_csv(*sys.argv[1:])"
+    edit = f"python -c {shlex.quote(script)} {typed(match.table)} {typed(table)}"
+    if match.num_folders > 1:
+        match = replace(match, path_format="{}")
+    read = f"stepladder prepare {typed(table)}{_flags(match)}"
+    fix = f"Write its first sheet as CSV: {edit} && {read}\n"
+    fix += f"If you saved the sheet in Excel or LibreOffice as CSV UTF-8, {table.name}: {read}"
+    return Elsewhere(f"{where}.{match.problem}", fix, match.labels, match.are_folders)
+
+
+def _is_spreadsheet(table: Path) -> bool:
+    return table.name.lower().endswith(SPREADSHEETS)
 
 
 def _of_splits(found: Sequence[_Match]) -> dict[Split, _Match]:
@@ -178,32 +204,6 @@ def _joined(splits: Mapping[Split, _Match]) -> str:
     flags = _flags(replace(first, columns=columns))
     edit = f"awk {shlex.quote(script)} {tables} > {typed(out)}"
     return f"{edit} && stepladder prepare {typed(out)}{flags}"
-
-
-def classes_in_names(paths: Sequence[str]) -> tuple[str, Counter[str]] | None:
-    """Return the label pattern for the names of pictures, and the pictures of each class.
-
-    None: not every name is a class with a number. Signs before the number are no part of a class,
-    unless two classes differ only by them: `C++ 1.jpg` and `C 1.jpg`.
-    """
-    plain, bare = (_counted(pattern, paths) for pattern in (NUMBERED, _BY_SIGNS))
-    if bare is None or (plain is not None and _is_less(bare, plain)):
-        return None if plain is None else (NUMBERED, plain)
-    return (NUMBERED, plain) if plain == bare else (_BY_SIGNS, bare)
-
-
-def _counted(pattern: str, paths: Sequence[str]) -> Counter[str] | None:
-    matches = [re.search(pattern, path) for path in paths]
-    counts = Counter(match[1] for match in matches if match)
-    is_repeated = all(count > 1 for count in counts.values())
-    are_classes = len(counts) >= _MIN_CLASSES and is_repeated and None not in matches
-    return counts if are_classes else None
-
-
-def _is_less(bare: Counter[str], plain: Counter[str]) -> bool:
-    """Return True if classes are one without their signs, or only half of a pair of brackets."""
-    halves = any(one.count(a) != one.count(b) for one in bare for a, b in ("()", "[]", "{}"))
-    return len(bare) < len(plain) or halves
 
 
 def typed(path: Path) -> str:
@@ -254,6 +254,7 @@ class _Match:
             none.
         remedy: what the command does about the problem.
         num_named: number of its rows, of those that were compared, that name a picture.
+        num_rows: number of its rows.
         num_folders: number of different places of the pictures relative to the cells.
         are_folders: whether each folder of pictures has a label of its own.
         delimiter: between the cells; empty in JSON.
@@ -271,6 +272,7 @@ class _Match:
     columns: tuple[str, ...]
     labels: frozenset[str]
     num_named: int
+    num_rows: int
     num_folders: int
     are_folders: bool
     delimiter: str
@@ -298,8 +300,15 @@ def _tables(root: Path) -> Iterator[Path]:
         folders = [root, *islice(_sorted(root, are_folders=True), _MAX_FOLDERS), root.parent]
         for folder in folders:
             yield from _sorted(folder, are_folders=False)
+            yield from _sorted(folder, are_folders=False, ends=SPREADSHEETS)
 
     return islice(within(), _MAX_TABLES)
+
+
+def has_table(folder: Path) -> bool:
+    """Return True if a table or a spreadsheet is in a folder, but not in its subfolders."""
+    sheets = _sorted(folder, are_folders=False, ends=SPREADSHEETS)
+    return next(tables_in(folder), None) is not None or next(sheets, None) is not None
 
 
 def tables_in(folder: Path) -> Iterator[Path]:
@@ -307,7 +316,7 @@ def tables_in(folder: Path) -> Iterator[Path]:
     return islice(_sorted(folder, are_folders=False), _MAX_TABLES)
 
 
-def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
+def _sorted(folder: Path, *, are_folders: bool, ends: tuple[str, ...] = ()) -> Iterator[Path]:
     """Yield the folders, or the tables, in a folder."""
     try:
         with os.scandir(folder) as scan:
@@ -315,7 +324,8 @@ def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
     except OSError:  # the source is in Spark
         return
     lists = [entry for entry in entries if entry.name.lower().endswith(_LIST_ENDS)]
-    ends = (*_TABLE_ENDS, *_LIST_ENDS) if len(lists) <= _MAX_LISTS else _TABLE_ENDS
+    if not ends:
+        ends = (*_TABLE_ENDS, *_LIST_ENDS) if len(lists) <= _MAX_LISTS else _TABLE_ENDS
     for entry in entries:
         if is_hidden(entry.name):
             continue
@@ -326,13 +336,22 @@ def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
             yield Path(entry.path)
 
 
+def _read(table: Path) -> TableCells:
+    if _is_spreadsheet(table):
+        return read_sheet(table)
+    return (
+        read_json(table)
+        if is_json(table)
+        else read_csv(table, wanted=("path", "label"), columns=None)
+    )
+
+
 def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Match | None:
     """Find the column of a table that names pictures, and the one of labels."""
     try:
         if table.stat().st_size > _MAX_TABLE_BYTES:
             return None
-        wanted = ("path", "label")
-        file = read_json(table) if is_json(table) else read_csv(table, wanted=wanted, columns=None)
+        file = _read(table)
     except (StepladderError, OSError):
         return None
     above = os.path.relpath(root, table.parent)
@@ -347,13 +366,14 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
     for column in range(len(file.header)):
         cells = {cells[column].strip() for cells in sample} - {""}
         places: Counter[str] = Counter()
-        num_found = 0
+        num_found, is_unique = 0, True
         for cell in cells:
             found = set(_places(cell, above, index))
             places.update(found)
             num_found += bool(found)
+            is_unique = is_unique and len(found) <= 1
         if num_found > max(best[0], 1) and num_found >= _MIN_FOUND_FRAC * len(sample):
-            best = (num_found, column, *_common_place(places, num_found))
+            best = (num_found, column, *_common_place(places, num_found, is_unique=is_unique))
     num_found, path_at, place, num_folders = best
     found_labels = _labels_of(file, rows, path_at, has_header=has_header) if num_found else None
     if found_labels is None:
@@ -377,6 +397,7 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
         columns=columns,
         labels=found_labels.labels,
         num_named=num_found,
+        num_rows=len(rows),
         num_folders=num_folders,
         are_folders=_are_folders(
             [(cells[path_at].strip(), found_labels.label(cells)) for cells in sample], index
@@ -404,8 +425,11 @@ def _are_folders(pairs: Sequence[tuple[str, str]], index: Mapping[str, Sequence[
     return len(both) == len(folders) == len(labels) > 1
 
 
-def _common_place(places: Counter[str], num_found: int) -> tuple[str, int]:
-    """Return the most frequent path format, and the number of folders if it is not the usual."""
+def _common_place(places: Counter[str], num_found: int, *, is_unique: bool) -> tuple[str, int]:
+    """Return the most frequent path format, and the number of folders if it is not the usual.
+
+    Pictures in several folders whose names are unique are found without a path format.
+    """
     (place, _), *_ = sorted(places.items(), key=lambda item: (-item[1], item[0]))
     folders: Counter[str] = Counter()
     for one, num in places.items():
@@ -413,6 +437,8 @@ def _common_place(places: Counter[str], num_found: int) -> tuple[str, int]:
     folder = place.partition("{}")[0]
     if folders[folder] >= _MIN_ONE_PLACE_FRAC * num_found:
         return place, 1
+    if is_unique:
+        return "{}", len(folders)
     return f"images/{place[len(folder) :]}", len(folders)
 
 
@@ -470,11 +496,12 @@ def _labels_of(
     several = find_several(cells, name)
     if several is not None and not several.is_sure:
         several = None
+    is_coco = any("COCO annotations" in note for note in file.notes)
     return _Labels(
         at,
         frozenset(cells),
         lambda row: row[at].strip(),
-        f"labels in its column {name!r}",
+        "a category for each" if is_coco else f"labels in its column {name!r}",
         "" if several is None else f" The {several.describe(name)}. {ONE_LABEL}",
         "To learn each combination as a class of its own",
         are_of_names=of_names is not None,

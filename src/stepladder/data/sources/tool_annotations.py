@@ -1,4 +1,4 @@
-"""Find the annotations of a tool beside pictures: of CVAT, Pascal VOC, YOLO or COCO.
+"""Find the annotations of a tool beside pictures: of CVAT, Pascal VOC, YOLO, LabelMe or COCO.
 
 If each picture has objects of one class only, it is the picture's label, and a command writes these
 labels as a table. Else the annotations are of a detector, which a classifier cannot learn from.
@@ -47,23 +47,34 @@ _VOC: Final = (
     'L=[(f.stem,{x.findtext("name") for x in E.parse(f).iter("object")}) '
     'for f in sorted(a.rglob("*.xml"))];'
 )
-_YOLO: Final = (
-    'import collections as C;K=lambda p:"/".join(q for q in p.with_suffix("").parts if q.lower() '
-    'not in ("images","labels"));F={K(f.relative_to(a)):f for f in sorted(a.rglob("*.txt"))};'
+_OF_KEYS: Final = (
+    'import collections as C,json;K=lambda p:"/".join(q for q in p.with_suffix("").parts if '
+    'q.lower() not in ("images","labels"));'
+    'F={{K(f.relative_to(a)):f for f in sorted(a.rglob("*{ending}"))}};'
     'I=[p.relative_to(o.parent) for p in sorted(o.parent.rglob("*")) if p.suffix.lower() in '
     '(".jpg",".jpeg",".png",".bmp",".webp",".tif",".tiff",".gif")];'
     "c=C.Counter(p.stem for p in I);d=C.Counter(f.stem for f in F.values());"
-    "S={f.stem:f for f in F.values() if d[f.stem]==1};n=dict(enumerate(s[3:]));"
-    "g=lambda f:{n.get(int(l.split()[0]),l.split()[0]) for l in f.read_text().splitlines() if "
-    "l.strip()};L=[(p,F.get(K(p)) or (S.get(p.stem) if c[p.stem]==1 else None)) for p in I];"
+    "S={{f.stem:f for f in F.values() if d[f.stem]==1}};{classes};"
+    "L=[(p,F.get(K(p)) or (S.get(p.stem) if c[p.stem]==1 else None)) for p in I];"
     "R=[(p,*g(f)) for p,f in L if f];"
-    't={"train":"train","val":"val","valid":"val","validation":"val","test":"test"};'
+    't={{"train":"train","val":"val","valid":"val","validation":"val","test":"test"}};'
     'R=[(*r,next((t[q.lower()] for q in r[0].parts[:-1] if q.lower() in t),"")) for r in R if '
-    "len(r)==2];T={r[2] for r in R};N=2+(len(T)>1 and not T&{str()});"
+    "len(r)==2];T={{r[2] for r in R}};N=2+(len(T)>1 and not T&{{str()}});"
     'w=csv.writer(o.open("w",encoding="utf-8",newline=""));'
     'w.writerow(["path","label","split"][:N]);[w.writerow([r[0].as_posix(),*r[1:]][:N]) for r in R]'
 )
-_BY_KEY: Final = "YOLO"  # its files have the folders of the pictures
+"""Python code for files that have the folders of the pictures; `g(f)` is the classes of a file."""
+_YOLO: Final = _OF_KEYS.format(
+    ending=".txt",
+    classes="n=dict(enumerate(s[3:]));g=lambda f:{n.get(int(l.split()[0]),l.split()[0]) for l in "
+    "f.read_text().splitlines() if l.strip()}",
+)
+_LABELME: Final = _OF_KEYS.format(
+    ending=".json",
+    classes='g=lambda f:(lambda d:{k for k,v in (d.get("flags") or {}).items() if v is True} if '
+    's[3]=="flags" else {x["label"] for x in d.get("shapes") or ()})'
+    '(json.loads(f.read_text("utf-8-sig")))',
+)
 _PLACE_NAMES: Final = frozenset({"images", "labels"})
 
 
@@ -91,6 +102,7 @@ class _Found:
     classes: Mapping[str, frozenset[str]]  # by the `_key` of a picture, or by its stem
     script: str = ""
     words: tuple[str, ...] = ()
+    is_by_key: bool = False  # its files have the folders of the pictures
 
 
 def find_annotations(
@@ -104,7 +116,7 @@ def find_annotations(
         typed: writes a path in a command.
     """
     for folder in _places(root):
-        for find in (_cvat, _voc, _yolo, _coco):
+        for find in (_cvat, _voc, _yolo, _coco, _labelme):
             try:
                 found = find(folder, root)
             except (OSError, ValueError, AttributeError, TypeError, KeyError):
@@ -115,19 +127,18 @@ def find_annotations(
                 continue
             classes = _of_pictures(found, paths)
             if len(classes) >= _MIN_NAMED_FRAC * len(paths):
-                return _described(found, root, classes, typed)
+                return _described(found, root, classes, len(paths), typed)
     return None
 
 
 def _of_pictures(found: _Found, paths: Sequence[str]) -> list[frozenset[str]]:
     """Return the classes of each picture that has annotations."""
     num_of_stem = Counter(PurePosixPath(path).stem for path in paths)
-    is_by_key = found.name == _BY_KEY
     classes = []
     for path in paths:
         stem = PurePosixPath(path).stem
         one = found.classes.get(_key(path))
-        if one is None and (num_of_stem[stem] == 1 or not is_by_key):
+        if one is None and (num_of_stem[stem] == 1 or not found.is_by_key):
             one = found.classes.get(stem)
         if one is not None:
             classes.append(one)
@@ -144,6 +155,7 @@ def _described(
     found: _Found,
     root: Path,
     classes: Sequence[frozenset[str]],
+    num_pictures: int,
     typed: Callable[[Path], str],
 ) -> ToolAnnotations:
     labels = frozenset().union(*classes)
@@ -158,11 +170,11 @@ def _described(
         if len(labels) < _MIN_CLASSES:
             told = f"{what}, but all are of one class"
         return ToolAnnotations(f"{told}. A classifier needs one class for each", labels, "", table)
-    told = f"{what}, with one class in {num_one} of {len(classes)}"
-    if num_one < len(classes):
+    told = f"{what}, with one class in {num_one} of {num_pictures}"
+    if num_one < num_pictures:
         told += "; the others are left out"
     words = (*map(typed, (table, found.place)), *map(shlex.quote, found.words))
-    script = _HEAD + found.script + ("" if found.name == _BY_KEY else _TAIL)
+    script = _HEAD + found.script + ("" if found.is_by_key else _TAIL)
     return ToolAnnotations(
         told, labels, f"python -c {shlex.quote(script)} {' '.join(words)}", table
     )
@@ -256,7 +268,7 @@ def _yolo(folder: Path, root: Path) -> _Found | None:
         classes[_key(file.relative_to(place).as_posix())] = named
         if num_of_stem[file.stem] == 1:
             classes[file.stem] = named
-    return _Found(_BY_KEY, place, classes, _YOLO, tuple(names))
+    return _Found("YOLO", place, classes, _YOLO, tuple(names), is_by_key=True)
 
 
 def _yolo_names(folders: Sequence[Path]) -> list[str]:
@@ -272,6 +284,37 @@ def _yolo_names(folders: Sequence[Path]) -> list[str]:
         if isinstance(names, list):
             return [str(one) for one in names]
     return []
+
+
+def _labelme(folder: Path, root: Path) -> _Found | None:
+    """Find the JSON of LabelMe: flags that are true, or else the labels of shapes, are classes."""
+    del root
+    records = {}
+    inside = [folder, *sorted(one for one in folder.iterdir() if one.is_dir())[:_MAX_FOLDERS]]
+    for file in (file for one in inside for file in _files(one, ".json")):
+        record = json.loads(file.read_text("utf-8-sig"))
+        if isinstance(record, dict) and {"imagePath", "shapes"} <= record.keys():
+            records[file] = (record.get("flags") or {}, record["shapes"] or ())
+        elif not records:
+            return None
+    flags = {
+        file: frozenset(name for name, value in some.items() if value is True)
+        for file, (some, _) in records.items()
+    }
+    shapes = {file: frozenset(one["label"] for one in some) for file, (_, some) in records.items()}
+    places = {file.parent for file in records}
+    num_of_stem = Counter(file.stem for file in records)
+    is_flagged, has_shapes = any(flags.values()), any(shapes.values())
+    classes = {}
+    for file, some in (flags if is_flagged else shapes).items():
+        classes[_key(file.relative_to(folder).as_posix())] = some
+        if num_of_stem[file.stem] == 1:
+            classes[file.stem] = some
+    of = "flags" if is_flagged else "labels of shapes"
+    name = f"LabelMe ({of}{'; their shapes have labels, too' * (is_flagged and has_shapes)})"
+    place = places.pop() if len(places) == 1 else folder
+    words = (of.partition(" ")[0],)
+    return _Found(name, place, classes, _LABELME, words, is_by_key=True) if records else None
 
 
 def _coco(folder: Path, root: Path) -> _Found | None:
