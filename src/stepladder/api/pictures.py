@@ -62,6 +62,7 @@ def prepared(
             that takes the options of `prepare`.
     """
     from stepladder.data.prepare.prepare import prepare
+    from stepladder.data.sources.listing import Note
 
     if frame is None and config.source.exists():  # an address may contain a secret
         display.message(f"reading {config.source} …")
@@ -79,7 +80,10 @@ def prepared(
                 error.fix = f"Use it as it is with --data {config.out}, or replace it: {replace_it}"
         raise
     for warning in result.warnings:
-        display.warning(display.complete(warning))
+        if isinstance(warning, Note):
+            display.message(f"note: {display.complete(warning)}")
+        else:
+            display.warning(display.complete(warning))
     return result
 
 

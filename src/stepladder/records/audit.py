@@ -104,6 +104,7 @@ class RunLog:
             or the last validated ones; None: not known.
         num_unreadable: cells that should be numbers but are not.
         not_finite: epoch and step of the line from which on a loss is not finite; None: all are.
+        last_finite: the last training loss before that line, with its epoch and step.
         resumed_at: epochs, or steps if no epochs are logged, at which the training was resumed.
         is_val_test: the held-out metrics of the rows are of the test set; no validation is logged.
         score_name: name of the metric in `score`; is_score_share: it is a fraction of examples;
@@ -146,6 +147,7 @@ class RunLog:
     kept: LogRow | None = None
     num_unreadable: int = 0
     not_finite: LogRow | None = None
+    last_finite: LogRow | None = None
     resumed_at: tuple[float, ...] = ()
 
     @property

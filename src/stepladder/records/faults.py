@@ -114,6 +114,11 @@ FAULTS: tuple[Fault, ...] = (
         "loss_term_lost", "a part of the loss is a number or constant, and is not learned", _WATCH
     ),
     _fault(
+        "terminal_states_ignored",
+        "the target of Q-learning adds the value of a next state after the end of an episode",
+        _WATCH,
+    ),
+    _fault(
         "backward_ignores_gradient", "a custom backward ignores the gradient it receives", _WATCH
     ),
     _fault("loss_weights_inverted", "weights of classes grow with their frequency", _WATCH),
@@ -129,6 +134,11 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "channel_order", "channels are in another order or dimension than the model expects", _BOTH
     ),
+    _fault(
+        "reshape_instead_of_transpose",
+        "a reshape mixes examples or dimensions where a transpose is meant",
+        _WATCH,
+    ),
     _fault("not_finite_data", "NaN or infinity in inputs or targets", _BOTH),
     _fault("duplicated_inputs", "examples are constant or copies of each other", _BOTH),
     _fault(
@@ -136,7 +146,7 @@ FAULTS: tuple[Fault, ...] = (
         "a dataset changes the examples that it stores whenever it returns them",
         _WATCH,
     ),
-    _fault("label_in_inputs", "a column of the inputs is the label", _WATCH),
+    _fault("label_in_inputs", "the label is a column of the inputs, or a token in them", _WATCH),
     _fault("labels_misaligned", "labels do not match their inputs", _BOTH),
     _fault("unmixed_batches", "batches have only one class: the data is sorted", _BOTH),
     _fault("no_shuffle", "the order is the same in every epoch", _BOTH),

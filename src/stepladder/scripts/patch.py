@@ -386,9 +386,10 @@ def _direct(call: cst.Call, left_out: str) -> cst.Call:
     first, *others = call.args
     args = [arg for arg in others if arg.keyword is None or arg.keyword.value not in names]
     if args and len(args) < len(others):
-        ends = {"comma": call.args[-1].comma}
-        ends |= {"whitespace_after_arg": call.args[-1].whitespace_after_arg}
-        args[-1] = args[-1].with_changes(**ends)
+        last = call.args[-1]
+        args[-1] = args[-1].with_changes(
+            comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
+        )
     function = first.value
     if not isinstance(function, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)):
         function = function.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])

@@ -13,12 +13,15 @@ from stepladder.records.watch import PhaseTime, Replay
 from stepladder.watching.causes.contract import Cause, Evidence
 from stepladder.watching.causes.data import loader_causes
 from stepladder.watching.causes.denormals import denormal_causes
+from stepladder.watching.causes.graphs import graph_causes
 from stepladder.watching.causes.growth import growth_causes
+from stepladder.watching.causes.hooks import hook_causes
 from stepladder.watching.causes.lines import own_lines
 from stepladder.watching.causes.loops import loop_causes
 from stepladder.watching.causes.masked import masked_causes
 from stepladder.watching.causes.model import model_causes, optimizer_causes
 from stepladder.watching.causes.rhythm import rhythm_causes
+from stepladder.watching.causes.stores import store_causes
 from stepladder.watching.causes.tables import table_causes
 from stepladder.watching.seen.seen import Seen
 
@@ -28,6 +31,7 @@ _LONG_S: Final = 5.0  # fewer steps do if they took as long
 _MIN_LONG: Final = 2
 _MAX_OTHERS: Final = 4
 _LOOSE: Final = 2.0  # a loose bound is ranked as if it saved this many times less
+_EXPLAINED: Final = 0.5  # of a general cause, by a more specific one
 AS_IS: Final = "as_is"
 _REPLAYED: Final = {
     "mixed_precision": "bfloat16 autocast",
@@ -95,6 +99,9 @@ def next_step(
             *loop_causes(evidence),
             *masked_causes(evidence),
             *rhythm_causes(evidence),
+            *hook_causes(evidence),
+            *graph_causes(evidence),
+            *store_causes(evidence),
             *growth_causes(evidence),
             *own_lines(evidence),
         ]
@@ -128,12 +135,24 @@ def _worth(cause: Cause) -> float:
 
 def _distinct(causes: Sequence[Cause]) -> list[Cause]:
     """Return causes without those of lines that a more specific one explains."""
-    explained = {where for one in causes if one.name == "constant_steps" for where in one.lines}
+    found = [one for one in causes if not any(_replaces(other, one) for other in causes)]
+    explained = {where for one in found if one.name == "constant_steps" for where in one.lines}
     return [
         one
-        for one in causes
-        if one.name == "constant_steps" or not one.lines or not explained.issuperset(one.lines)
+        for one in found
+        if one.name == "constant_steps"
+        or one.replaces
+        or not one.lines
+        or not explained.issuperset(one.lines)
     ]
+
+
+def _replaces(one: Cause, other: Cause) -> bool:
+    """Return whether a cause explains most of the time of a more general one."""
+    if other.name not in one.replaces or one.share < _EXPLAINED * other.share:
+        return False
+    is_any_line = not one.lines or other.name == "constant_steps"
+    return is_any_line or not set(one.lines).isdisjoint(other.lines)
 
 
 def _step_of(cause: Cause) -> NextStep:

@@ -8,6 +8,7 @@ from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
 from stepladder.watching.faults import (
+    bootstraps,
     clipping,
     draws,
     examples,
@@ -22,6 +23,7 @@ from stepladder.watching.faults import (
     padding,
     pairs,
     pixels,
+    reshapes,
     shifts,
     stepping,
     stored,
@@ -107,6 +109,12 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("contrastive_loss_misused", _WARNING, _TORCH, kinds.contrastive_loss_misused),
     Detector("loss_term_lost", _ERROR, _TORCH, terms.loss_term_lost),
     Detector(
+        "terminal_states_ignored",
+        _WARNING,
+        "Mnih et al. 2015, doi:10.1038/nature14236 (Algorithm 1)",
+        bootstraps.terminal_states_ignored,
+    ),
+    Detector(
         "backward_ignores_gradient",
         _ERROR,
         'PyTorch, "Extending torch.autograd"',
@@ -119,6 +127,12 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("unnormalised_input", _WARNING, _KARPATHY, inputs.unnormalised_input),
     Detector("double_normalisation", _WARNING, _KARPATHY, inputs.double_normalisation),
     Detector("channel_order", _WARNING, _TORCH, pixels.channel_order),
+    Detector(
+        "reshape_instead_of_transpose",
+        _WARNING,
+        "PyTorch documentation, torch.Tensor.view",
+        reshapes.reshape_instead_of_transpose,
+    ),
     Detector("not_finite_data", _WARNING, _CHECKER, inputs.not_finite_data),
     Detector("duplicated_inputs", _WARNING, _CHECKER, inputs.duplicated_inputs),
     Detector("stored_data_changes", _WARNING, _TORCH_DATA, stored.stored_data_changes),

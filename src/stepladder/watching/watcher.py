@@ -65,6 +65,8 @@ class Watcher:
             of their `Root`.
         on_loaded: called with each module that weights other than its own were loaded into.
         on_loss: called with the target and the input of a loss of torch whose values are read.
+        on_classes: called with what was seen of a loss with class labels, its target and its
+            input, if their values are read.
         on_tokens: called with the ids that an embedding receives, if their values are read.
         on_evaluation: called when a model in evaluation mode is called, and when it returns.
     """
@@ -103,6 +105,7 @@ class Watcher:
         self.on_call: list[Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], None]] = []
         self.on_loaded: list[Callable[[Any], None]] = []
         self.on_loss: list[Callable[[Any, Any], None]] = []
+        self.on_classes: list[Callable[[Any, Any, Any], None]] = []
         self.on_tokens: list[Callable[[Any], None]] = []
         self.on_learnt: list[Callable[[dict[int, bool]], None]] = []
         self._parts: list[Part] = []

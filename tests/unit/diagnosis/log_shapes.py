@@ -796,6 +796,19 @@ def yolov5_text(_: Path) -> str:
     )
 
 
+def darknet(_: Path) -> str:
+    def rows(k: int) -> str:
+        at = [f" {100 * k + part}: {TRAIN[k]}, {TRAIN[k]} avg loss, 0.001000 rate, 2.345678 seconds, "
+              f"{64 * (100 * k + part)} images, 1.5 hours left\n" for part in (50, 100)]  # fmt: skip
+        return (
+            f"{''.join(at)} (next mAP calculation at {100 * k + 200} iterations)\n"
+            f" mean average precision (mAP@0.50) = {ACC[k]:.6f}, or {100 * ACC[k]:.2f} % \n"
+            "Total Detection Time: 12 Seconds\n"
+        )
+
+    return f"yolov4-custom\n{each(rows)}"
+
+
 def detectron2_json(_: Path) -> str:
     def rows(k: int) -> str:
         train = {"data_time": 0.0097, "eta_seconds": 2810.6, "fast_rcnn/cls_accuracy": 0.99,
@@ -1126,6 +1139,8 @@ SHAPES = (
           source="huggingface/pytorch-image-models#245", name="out.txt", write=timm_console),
     Shape(trainer="timm", version="0.9", log="summary.csv",
           source="huggingface/pytorch-image-models: timm/utils/summary.py", name="summary.csv", write=timm_summary),
+    Shape(trainer="Darknet", version="YOLOv4", log="console", source="AlexeyAB/darknet#1563",
+          name="out.txt", write=darknet, metric="mAP50", best_epoch=None, best_step=600),
     Shape(trainer="DeiT", version="2021", log="log.txt", source="yuhuan-wu/P2T#13", name="log.txt",
           write=deit_log, num=4, train_loss=None),
     Shape(trainer="Swin", version="2021", log="log_rank0.txt", source="MzeroMiko/VMamba#273",
@@ -1150,7 +1165,7 @@ SHAPES = (
           source="PaddlePaddle/PaddleNLP#1761", name="out.txt", write=hf_console),
     Shape(trainer="Hugging Face", version="4", log="console, with a metric of one's own",
           source="huggingface/sentence-transformers#2449", name="out.txt", write=hf_own_metrics,
-          metric="eval_pearson_cosine"),
+          metric="eval_spearman_cosine", best=0.794),
     Shape(trainer="Hugging Face", version="4", log="table of a model card",
           source="huggingface/transformers: src/transformers/modelcard.py", name="README.md",
           write=model_card),

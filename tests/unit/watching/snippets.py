@@ -315,6 +315,58 @@ CLIPPED = BASE.replace(
 )
 
 
+HEADS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(256, 10, 8)
+y = (x[:, 3, 0] > 0).long()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter, self.head = nn.Linear(8, 24), nn.Linear(80, 2)
+
+    def forward(self, x):
+        n, t, _ = x.shape
+        q, k, v = (
+            one.reshape(n, t, 4, 2).transpose(1, 2) for one in self.enter(x).chunk(3, 2)
+        )
+        h = F.scaled_dot_product_attention(q, k, v)
+        return self.head(h.transpose(1, 2).flatten(1))
+
+net = Net()
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+for epoch in range(3):
+    for rows in torch.randperm(256).split(32):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+"""
+
+VALUES = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+slow = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+slow.load_state_dict(net.state_dict())
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+for step in range(30):
+    state, next_state = torch.randn(32, 4), torch.randn(32, 4)
+    memory = (state, torch.randint(2, (32, 1)), state[:, 0], next_state, state[:, 1] > 1)
+    state, action, reward, next_state, done = memory
+    with torch.no_grad():
+        goal = reward + 0.9 * slow(next_state).amax(1) * (1 - done.float())
+    optimizer.zero_grad()
+    F.smooth_l1_loss(net(state).gather(1, action)[:, 0], goal).backward()
+    optimizer.step()
+"""
+
 FROZEN_TRUNK = """
 import torch
 import torch.nn.functional as F
@@ -492,6 +544,10 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         ),
         ("images.permute(0, 3, 1, 2)", "images.reshape(-1, 3, 16, 16)"),
     ),
+    "reshape_instead_of_transpose": _edit(
+        HEADS, ("one.reshape(n, t, 4, 2).transpose(1, 2)", "one.reshape(n, 4, t, 2)")
+    ),
+    "terminal_states_ignored": _edit(VALUES, (" * (1 - done.float())", "")),
     "padding_misread": _edit(MASKED, ("ids == 0)", "ids != 0)")),
     "optimizer_recreated": _edit(
         BASE,

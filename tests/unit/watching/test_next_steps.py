@@ -99,7 +99,7 @@ SLOW: dict[str, tuple[str, str, str]] = {
     "single values in a dataset": (
         of_data(
             "row = torch.zeros(32)\nfor _ in range(8):\n    for j in range(32):\n"
-            "        row[j] = x[i, j] * 2\nreturn row, i % 3"
+            "        row[j] = x[i, j] * 2\nreturn row + torch.rand(()), i % 3"
         ),
         "vectorise",
         "nested Python loops over single values at snippet.py",

@@ -32,7 +32,7 @@ from stepladder.data.prepare.ranges import is_grave, merge_ranges, range_warning
 from stepladder.data.prepare.shard_work import Finished
 from stepladder.data.prepare.split import check_classes
 from stepladder.data.remote.places import object_place, shown
-from stepladder.data.sources.listing import Listing
+from stepladder.data.sources.listing import Listing, Note
 from stepladder.data.sources.walk import printable
 from stepladder.data.spark.listing import FRAME, is_url, spark_address
 from stepladder.errors import DataError
@@ -87,7 +87,8 @@ class Findings:
             "cores": num_cores(),
         }
         log = {"finished": now, "wall_s": round(wall_s, 3), **machine, **self.log}
-        write_json(folder / LOG_NAME, {**log, "warnings": self.warnings})
+        notes = [said for said in self.warnings if isinstance(said, Note)]
+        write_json(folder / LOG_NAME, {**log, "warnings": self.warnings, "notes": notes})
 
 
 def find(
@@ -169,9 +170,19 @@ def find(
 
 def read_log_warnings(folder: Path) -> tuple[str, ...]:
     """Return the warnings in a store's log; an empty tuple if there is no log."""
-    with contextlib.suppress(DataError, KeyError, TypeError):
-        return tuple(str(warning) for warning in read_json(folder / LOG_NAME)["warnings"])
+    with contextlib.suppress(DataError):
+        return warnings_in_log(read_json(folder / LOG_NAME))
     return ()
+
+
+def warnings_in_log(log: object) -> tuple[str, ...]:
+    """Return the warnings in the content of a log, with the notes among them."""
+    found = log.get("warnings") if isinstance(log, dict) else None
+    if not isinstance(found, list):
+        return ()
+    notes = log.get("notes") if isinstance(log, dict) else None
+    notes = notes if isinstance(notes, list) else []
+    return tuple(Note(said) if said in notes else str(said) for said in found)
 
 
 def grouping(folder: Path, split: Split) -> tuple[bool, str | None]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from stepladder.data.prepare.findings import LOG_NAME, read_log_warnings
+from stepladder.data.prepare.findings import LOG_NAME, read_log_warnings, warnings_in_log
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.remote.cache_folder import made_folder, scratch_folder
 from stepladder.data.remote.copies import Copies, FolderCopies, open_copies
@@ -115,9 +115,7 @@ class CopyTarget:
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings from its creation."""
-        log = _parse(self._out.read(LOG_NAME) or b"")
-        found = log.get("warnings") if isinstance(log, dict) else None
-        return tuple(str(warning) for warning in found) if isinstance(found, list) else ()
+        return warnings_in_log(_parse(self._out.read(LOG_NAME) or b""))
 
     def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
         """Copy the finished store there, its manifest last.

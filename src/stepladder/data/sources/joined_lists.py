@@ -40,6 +40,7 @@ class TableMatch:
             none.
         remedy: what the command does about the problem.
         num_named: number of its rows, of those that were compared, that name a picture.
+        num_rows: number of its rows.
         num_folders: number of different places of the pictures relative to the cells.
         are_folders: whether each folder of pictures has a label of its own.
         delimiter: between the cells; empty in JSON.
@@ -58,6 +59,7 @@ class TableMatch:
     columns: tuple[str, ...]
     labels: frozenset[str]
     num_named: int
+    num_rows: int
     num_folders: int
     are_folders: bool
     delimiter: str

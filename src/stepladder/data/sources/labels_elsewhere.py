@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from stepladder.config.choices import Split
+from stepladder.data.sources.classes_in_names import NUMBERED, classes_in_names
 from stepladder.data.sources.joined_lists import (
     LABEL,
     TableMatch,
@@ -44,15 +45,11 @@ from stepladder.data.sources.split_names import (
     named_as_splits,
     split_candidates,
 )
+from stepladder.data.sources.spreadsheets import SPREADSHEETS, read_sheet
 from stepladder.data.sources.tool_annotations import find_annotations
 from stepladder.data.sources.walk import is_hidden, printable, quoted
 from stepladder.errors import StepladderError
 
-NUMBERED: Final = r"([^/]+?)[._ -]*[0-9]+\.[^./]+$"
-"""A label pattern: the class is what is before the number, as in `cat.0.jpg`."""
-_SIGNS: Final = r"[ -.:-@\[-`{-~]*"  # ASCII but letters, digits and "/"
-_BY_SIGNS: Final = rf"([^/]+?){_SIGNS}[0-9]+{_SIGNS}\.[^./]+$"
-"""The same with any signs around the number, as in `cat-!-0.jpg` and `cat (1).jpg`."""
 _USUAL_LABELS: Final = (
     "breed",
     "diagnosis",
@@ -88,6 +85,7 @@ class Elsewhere:
         are_folders: whether each folder has a label of its own: its name in another form.
         is_in_names: whether they are in the names of the pictures.
         are_single: whether annotations have one class for most pictures.
+        is_sure: whether a table has a row for most pictures, and its column is named as labels.
     """
 
     where: str
@@ -96,6 +94,7 @@ class Elsewhere:
     are_folders: bool = False
     is_in_names: bool = False
     are_single: bool = False
+    is_sure: bool = False
 
 
 def find_labels(root: Path, paths: Sequence[str], every: Sequence[str] = ()) -> Elsewhere | None:
@@ -141,6 +140,66 @@ def find_table(root: Path, paths: Sequence[str], every: Sequence[str] = ()) -> E
     If it has only numbers for classes that the names of the pictures contain, these are preferred.
     A list of a split, such as val.txt, is compared with the pictures in the folder of the split.
     """
+    found = _matches(root, paths, every)
+    if not found:
+        return None
+    best = max(found, key=lambda match: match.num_named)
+    is_label = plain_name(best.label_name) in {*_LABEL_NAMES} - {"type"}  # which may be a format
+    is_sure = is_label and best.num_rows >= _MIN_ONE_PLACE_FRAC * len(without_masks(paths))
+    named = find_in_names(root, paths) if best.are_numbers_of_names else None
+    where = f"{printable(best.table.name)} names these pictures, with {best.described}"
+    command = f"stepladder prepare {typed(best.table)}{best.flags()}"
+    if _is_spreadsheet(best.table):
+        return replace(_of_spreadsheet(best, where), is_sure=is_sure)
+    alike = {match.table.parent.name for match in found if match.table.name == best.table.name}
+    joined = join(found, root, typed)
+    used = [best.table] if joined is None else [match.table for _, match in joined.tables]
+    if best.table.name in TABLES and len(named_as_splits(alike)) > 1:
+        command = f"stepladder prepare {typed(root)}{best.flags()}"  # reads each split's table
+    elif joined is not None:
+        *names, last = (printable(_name(table)) for table in used)
+        where = f"{', '.join(names)} and {last} name these pictures with their labels"
+        command = joined.command
+    rest = left_out(used, [match.table for match in found])
+    if best.num_folders > 1:
+        where += f"; they are in {best.num_folders} folders"
+    if best.num_folders > 1 and best.path_format != "{}":
+        return Elsewhere(
+            f"{where}.{best.problem}{rest}",
+            f"Move them to one folder beside the table. If it is images: {command}",
+            best.labels,
+            is_sure=is_sure,
+        )
+    how = "Type" if not best.problem else best.remedy
+    if named is not None:
+        numbers = f"With the numbers in {printable(best.table.name)} as their names: {command}"
+        return replace(named, where=f"{named.where} {numbers}{rest and '.'}{rest}")
+    said = f"{where}.{best.problem}{rest}"
+    return Elsewhere(said, f"{how}: {command}", best.labels, best.are_folders, is_sure=is_sure)
+
+
+def _of_spreadsheet(match: TableMatch, where: str) -> Elsewhere:
+    """Return the labels of a workbook, with the command that writes its sheet as CSV."""
+    table = match.table.with_suffix(".csv")
+    if table.exists():
+        table = table.with_name(f"{table.stem}-of-sheet.csv")
+    script = "import sys;from stepladder.data.sources.spreadsheets import write_csv;"
+    script += "write_csv(*sys.argv[1:])"
+    edit = f"python -c {shlex.quote(script)} {typed(match.table)} {typed(table)}"
+    if match.num_folders > 1:
+        match = replace(match, path_format="{}")
+    read = f"stepladder prepare {typed(table)}{match.flags()}"
+    fix = f"Write its first sheet as CSV: {edit} && {read}\n"
+    fix += f"If you saved the sheet in Excel or LibreOffice as CSV UTF-8, {table.name}: {read}"
+    return Elsewhere(f"{where}.{match.problem}", fix, match.labels, match.are_folders)
+
+
+def _is_spreadsheet(table: Path) -> bool:
+    return table.name.lower().endswith(SPREADSHEETS)
+
+
+def _matches(root: Path, paths: Sequence[str], every: Sequence[str]) -> list[TableMatch]:
+    """Return the tables that name pictures with their labels; see `find_table`."""
     index = _index(without_masks(paths))
     inside = {split: _index(some) for split, some in _by_split(without_masks(every)).items()}
     tables = list(_tables(root))
@@ -157,37 +216,7 @@ def find_table(root: Path, paths: Sequence[str], every: Sequence[str] = ()) -> E
     for table in tables:
         if by_table[table] is None and like is not None and split_of_table(table):
             by_table[table] = match(table, like)
-    found = [one for one in by_table.values() if one is not None]
-    if not found:
-        return None
-    best = max(found, key=lambda match: match.num_named)
-    named = find_in_names(root, paths) if best.are_numbers_of_names else None
-    where = f"{printable(best.table.name)} names these pictures, with {best.described}"
-    command = f"stepladder prepare {typed(best.table)}{best.flags()}"
-    alike = {match.table.parent.name for match in found if match.table.name == best.table.name}
-    joined = join(found, root, typed)
-    used = [best.table] if joined is None else [match.table for _, match in joined.tables]
-    if best.table.name in TABLES and len(named_as_splits(alike)) > 1:
-        command = f"stepladder prepare {typed(root)}{best.flags()}"  # reads each split's table
-    elif joined is not None:
-        *names, last = (printable(_name(table)) for table in used)
-        where = f"{', '.join(names)} and {last} name these pictures with their labels"
-        command = joined.command
-    rest = left_out(used, [match.table for match in found])
-    if best.num_folders > 1:
-        where += f", but they are in {best.num_folders} folders"
-        return Elsewhere(
-            f"{where}.{best.problem}{rest}",
-            f"Move them to one folder beside the table. If it is images: {command}",
-            best.labels,
-        )
-    how = "Type" if not best.problem else best.remedy
-    if named is not None:
-        numbers = f"With the numbers in {printable(best.table.name)} as their names: {command}"
-        return replace(named, where=f"{named.where} {numbers}{rest and '.'}{rest}")
-    return Elsewhere(
-        f"{where}.{best.problem}{rest}", f"{how}: {command}", best.labels, best.are_folders
-    )
+    return [one for one in by_table.values() if one is not None]
 
 
 def _name(table: Path) -> str:
@@ -216,32 +245,6 @@ def _by_split(paths: Sequence[str]) -> dict[Split, list[str]]:
         if top in splits:
             found[splits[top]].append(path)
     return found
-
-
-def classes_in_names(paths: Sequence[str]) -> tuple[str, Counter[str]] | None:
-    """Return the label pattern for the names of pictures, and the pictures of each class.
-
-    None: not every name is a class with a number. Signs before the number are no part of a class,
-    unless two classes differ only by them: `C++ 1.jpg` and `C 1.jpg`.
-    """
-    plain, bare = (_counted(pattern, paths) for pattern in (NUMBERED, _BY_SIGNS))
-    if bare is None or (plain is not None and _is_less(bare, plain)):
-        return None if plain is None else (NUMBERED, plain)
-    return (NUMBERED, plain) if plain == bare else (_BY_SIGNS, bare)
-
-
-def _counted(pattern: str, paths: Sequence[str]) -> Counter[str] | None:
-    matches = [re.search(pattern, path) for path in paths]
-    counts = Counter(match[1] for match in matches if match)
-    is_repeated = all(count > 1 for count in counts.values())
-    are_classes = len(counts) >= _MIN_CLASSES and is_repeated and None not in matches
-    return counts if are_classes else None
-
-
-def _is_less(bare: Counter[str], plain: Counter[str]) -> bool:
-    """Return True if classes are one without their signs, or only half of a pair of brackets."""
-    halves = any(one.count(a) != one.count(b) for one in bare for a, b in ("()", "[]", "{}"))
-    return len(bare) < len(plain) or halves
 
 
 def typed(path: Path) -> str:
@@ -288,8 +291,15 @@ def _tables(root: Path) -> Iterator[Path]:
         folders = [root, *islice(_sorted(root, are_folders=True), _MAX_FOLDERS), root.parent]
         for folder in folders:
             yield from _sorted(folder, are_folders=False)
+            yield from _sorted(folder, are_folders=False, ends=SPREADSHEETS)
 
     return islice(within(), _MAX_TABLES)
+
+
+def has_table(folder: Path) -> bool:
+    """Return True if a table or a spreadsheet is in a folder, but not in its subfolders."""
+    sheets = _sorted(folder, are_folders=False, ends=SPREADSHEETS)
+    return next(tables_in(folder), None) is not None or next(sheets, None) is not None
 
 
 def tables_in(folder: Path) -> Iterator[Path]:
@@ -297,7 +307,7 @@ def tables_in(folder: Path) -> Iterator[Path]:
     return islice(_sorted(folder, are_folders=False), _MAX_TABLES)
 
 
-def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
+def _sorted(folder: Path, *, are_folders: bool, ends: tuple[str, ...] = ()) -> Iterator[Path]:
     """Yield the folders, or the tables, in a folder."""
     try:
         with os.scandir(folder) as scan:
@@ -305,7 +315,8 @@ def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
     except OSError:  # the source is in Spark
         return
     lists = [entry for entry in entries if entry.name.lower().endswith(_LIST_ENDS)]
-    ends = (*_TABLE_ENDS, *_LIST_ENDS) if len(lists) <= _MAX_LISTS else _TABLE_ENDS
+    if not ends:
+        ends = (*_TABLE_ENDS, *_LIST_ENDS) if len(lists) <= _MAX_LISTS else _TABLE_ENDS
     for entry in entries:
         if is_hidden(entry.name):
             continue
@@ -314,6 +325,16 @@ def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
         is_table = entry.name.lower().endswith(ends)
         if not are_folders and is_table and entry.is_file():
             yield Path(entry.path)
+
+
+def _read(table: Path) -> TableCells:
+    if _is_spreadsheet(table):
+        return read_sheet(table)
+    return (
+        read_json(table)
+        if is_json(table)
+        else read_csv(table, wanted=("path", "label"), columns=None)
+    )
 
 
 def _match(
@@ -329,8 +350,7 @@ def _match(
     try:
         if table.stat().st_size > _MAX_TABLE_BYTES:
             return None
-        wanted = ("path", "label")
-        file = read_json(table) if is_json(table) else read_csv(table, wanted=wanted, columns=None)
+        file = _read(table)
     except (StepladderError, OSError):
         return None
     above = os.path.relpath(root, table.parent)
@@ -368,6 +388,7 @@ def _match(
         columns=columns,
         labels=found_labels.labels,
         num_named=num_found,
+        num_rows=len(rows),
         num_folders=num_folders,
         are_folders=_are_folders(
             [(cells[path_at].strip(), found_labels.label(cells)) for cells in sample], index
@@ -386,13 +407,14 @@ def _path_column(
     for column in range(len(sample[0]) if sample else 0):
         cells = {cells[column].strip() for cells in sample} - {""}
         places: Counter[str] = Counter()
-        num_found = 0
+        num_found, is_unique = 0, True
         for cell in cells:
             found = set(_places(cell, above, index))
             places.update(found)
             num_found += bool(found)
+            is_unique = is_unique and len(found) <= 1
         if num_found > max(best[0], 1) and num_found >= _MIN_FOUND_FRAC * len(sample):
-            best = (num_found, column, *_common_place(places, num_found))
+            best = (num_found, column, *_common_place(places, num_found, is_unique=is_unique))
     return best
 
 
@@ -414,8 +436,11 @@ def _are_folders(pairs: Sequence[tuple[str, str]], index: Mapping[str, Sequence[
     return len(both) == len(folders) == len(labels) > 1
 
 
-def _common_place(places: Counter[str], num_found: int) -> tuple[str, int]:
-    """Return the most frequent path format, and the number of folders if it is not the usual."""
+def _common_place(places: Counter[str], num_found: int, *, is_unique: bool) -> tuple[str, int]:
+    """Return the most frequent path format, and the number of folders if it is not the usual.
+
+    Pictures in several folders whose names are unique are found without a path format.
+    """
     (place, _), *_ = sorted(places.items(), key=lambda item: (-item[1], item[0]))
     folders: Counter[str] = Counter()
     for one, num in places.items():
@@ -423,6 +448,8 @@ def _common_place(places: Counter[str], num_found: int) -> tuple[str, int]:
     folder = place.partition("{}")[0]
     if folders[folder] >= _MIN_ONE_PLACE_FRAC * num_found:
         return place, 1
+    if is_unique:
+        return "{}", len(folders)
     return f"images/{place[len(folder) :]}", len(folders)
 
 
@@ -480,11 +507,12 @@ def _labels_of(
     several = find_several(cells, name)
     if several is not None and not several.is_sure:
         several = None
+    is_coco = any("COCO annotations" in note for note in file.notes)
     return _Labels(
         at,
         frozenset(cells),
         lambda row: row[at].strip(),
-        f"labels in its column {name!r}",
+        "a category for each" if is_coco else f"labels in its column {name!r}",
         "" if several is None else f" The {several.describe(name)}. {ONE_LABEL}",
         "To learn each combination as a class of its own",
         are_of_names=of_names is not None,

@@ -18,6 +18,12 @@ from stepladder.errors import DataError
 _MAX_NAMED = 10
 
 
+class Note(str):
+    """A sentence of how a source was read, among the warnings, that is not about a problem."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """One picture of a listing.
@@ -44,7 +50,7 @@ class Listing:
         root: folder that the pictures' paths are relative to, resolved.
         pictures: sorted by path within each class of a folder, or in the order of a CSV.
         skipped: skipped files and the reasons.
-        warnings: warnings for the user.
+        warnings: warnings for the user, and notes of how the source was read.
         has_group_column: whether `group` was read from a column.
         origin: resolved values of options that the config left open, such as delta_version.
     """

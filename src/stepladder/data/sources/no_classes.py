@@ -18,6 +18,7 @@ from stepladder.data.sources.labels_elsewhere import (
     find_in_names,
     find_labels,
     find_table,
+    has_table,
     typed,
     without_masks,
 )
@@ -190,16 +191,21 @@ def refuse_names_of_splits(root: Path, names: Sequence[str], classes: Sequence[s
 def refuse_folders_of_a_table(walk: Walk, root: Path, folders: Sequence[Folder]) -> None:
     """Refuse folders named as pictures (`images`) or by numbers, if a table has their labels.
 
+    Folders with other names are refused if a column of labels has others for nearly all pictures.
+
     Raises:
         UsageError: if there is such a table.
     """
     names = [folder.name for folder in folders]
     are_numbered = len({re.sub(r"[0-9]+", "", name) for name in names}) < len(names)
-    if not are_numbered and not any(map(is_of_files, names)):
+    may_be_files = are_numbered or any(map(is_of_files, names))
+    if not may_be_files and not has_table(root):
         return
     paths = list(_files(_silent(walk), folders))
     elsewhere = find_table(root, paths) or _beside_masks(root, paths)
     is_other = elsewhere is not None and not elsewhere.are_folders
+    if elsewhere is not None and not (may_be_files or elsewhere.is_sure):
+        return
     if elsewhere is not None and is_other and not elsewhere.labels & set(names):
         raise UsageError(
             f"the folders {name_some(names)} are probably not classes, because "

@@ -92,6 +92,12 @@ def is_of_annotations(name: str) -> bool:
     return any(word in _OF_ANNOTATIONS for word in words)
 
 
+def is_only_of_annotations(name: str) -> bool:
+    """Return True if a folder's name says nothing else: `ground_truth`, but not `mask_set`."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return bool(words) and all(word in _OF_ANNOTATIONS or word == "ground" for word in words)
+
+
 def is_of_files(name: str) -> bool:
     """Return True if a folder's name says only what kind of files it contains: `images_2`."""
     words = [word.lower() for word in _WORD.findall(name)]

@@ -1,4 +1,4 @@
-"""Find the annotations of a tool beside pictures: of CVAT, Pascal VOC, YOLO or COCO.
+"""Find the annotations of a tool beside pictures: of CVAT, Pascal VOC, YOLO, LabelMe or COCO.
 
 If each picture has objects of one class only, it is the picture's label, and a command writes these
 labels as a table. Else the annotations are of a detector, which a classifier cannot learn from.
@@ -75,7 +75,11 @@ _FILES: Final = (
     'w=csv.writer(o.open("w",encoding="utf-8",newline=""));'
     'w.writerow(["path","label","split"][:N]);[w.writerow([r[0].as_posix(),*r[1:]][:N]) for r in R]'
 )
-_BY_KEY: Final = frozenset({"YOLO", "Pascal VOC"})  # a file for each picture, in like folders
+_LABELME: Final = (
+    'import json;g=lambda f:(lambda d:{k for k,v in (d.get("flags") or {}).items() if v is True} '
+    'if s[4]=="flags" else {x["label"] for x in d.get("shapes") or ()})'
+    '(json.loads(f.read_text("utf-8-sig")));e=".json";'
+)
 _PLACE_NAMES: Final = frozenset({"images", "labels", "annotations", "jpegimages"})
 
 
@@ -104,6 +108,7 @@ class _Found:
     script: str = ""
     words: tuple[str, ...] = ()
     named: str = ""  # the places of the files, if there are several
+    is_by_key: bool = False  # its files have the folders of the pictures
 
 
 def find_annotations(
@@ -117,7 +122,7 @@ def find_annotations(
         typed: writes a path in a command.
     """
     for folder in _places(root):
-        for find in (_cvat, _voc, _yolo, _coco):
+        for find in (_cvat, _voc, _yolo, _coco, _labelme):
             try:
                 found = find(folder, root)
             except (OSError, ValueError, AttributeError, TypeError, KeyError):
@@ -139,7 +144,7 @@ def _of_pictures(found: _Found, paths: Sequence[str]) -> dict[str, frozenset[str
     for path in paths:
         stem = PurePosixPath(path).stem
         one = found.classes.get(_key(path))
-        if one is None and (num_of_stem[stem] == 1 or found.name not in _BY_KEY):
+        if one is None and (num_of_stem[stem] == 1 or not found.is_by_key):
             one = found.classes.get(stem)
         if one is not None:
             classes[path] = one
@@ -186,14 +191,14 @@ def _described(
     ]
     told += f"; left out: {', '.join(left_out)}" if left_out else ""
     lists = None
-    if found.name in _BY_KEY:
+    if found.is_by_key:
         lists = find_lists(root, paths)
         told += "" if lists is None else f". {lists.described}"
     words = [typed(table), typed(found.place)]
-    if found.name in _BY_KEY:
+    if found.is_by_key:
         words.append("''" if lists is None else typed(lists.folder))
     words += map(shlex.quote, found.words)
-    script = _HEAD + found.script + (_FILES if found.name in _BY_KEY else _TAIL)
+    script = _HEAD + found.script + (_FILES if found.is_by_key else _TAIL)
     return ToolAnnotations(
         told, labels, f"python -c {shlex.quote(script)} {' '.join(words)}", table
     )
@@ -303,7 +308,7 @@ def _by_key(
     places = sorted({file.parent for file in found})
     shown = [one.relative_to(folder).as_posix() for one in places]
     named = name_some(shown) if len(places) > 1 else ""
-    return _Found(name, place, classes, script, words, named)
+    return _Found(name, place, classes, script, words, named, is_by_key=True)
 
 
 def _common_place(folder: Path, files: Iterable[Path]) -> Path:
@@ -335,6 +340,31 @@ def _yolo_names(folders: Sequence[Path]) -> list[str]:
         if isinstance(names, list):
             return [str(one) for one in names]
     return []
+
+
+def _labelme(folder: Path, root: Path) -> _Found | None:
+    """Find the JSON of LabelMe: flags that are true, or else the labels of shapes, are classes."""
+    del root
+    records = {}
+    inside = [folder, *sorted(one for one in folder.iterdir() if one.is_dir())[:_MAX_FOLDERS]]
+    for file in (file for one in inside for file in _files(one, ".json")):
+        record = json.loads(file.read_text("utf-8-sig"))
+        if isinstance(record, dict) and {"imagePath", "shapes"} <= record.keys():
+            records[file] = (record.get("flags") or {}, record["shapes"] or ())
+        elif not records:
+            return None
+    flags = {
+        file: frozenset(name for name, value in some.items() if value is True)
+        for file, (some, _) in records.items()
+    }
+    shapes = {file: frozenset(one["label"] for one in some) for file, (_, some) in records.items()}
+    is_flagged, has_shapes = any(flags.values()), any(shapes.values())
+    of = "flags" if is_flagged else "labels of shapes"
+    name = f"LabelMe ({of}{'; their shapes have labels, too' * (is_flagged and has_shapes)})"
+    if not records:
+        return None
+    found = flags if is_flagged else shapes
+    return _by_key(name, folder, found, _LABELME, (of.partition(" ")[0],))
 
 
 def _coco(folder: Path, root: Path) -> _Found | None:

@@ -33,6 +33,9 @@ _JUNK: Final = re.compile(
 # formats that are not read are listed too, then written to quarantine.csv with a reason
 _PICTURES_TO_A_PERSON = PICTURE_SUFFIXES | {".jp2", ".jxl"}
 _NUM_EXAMPLES = 5
+_MAX_DOCUMENTS: Final = 10
+_DOCUMENTS: Final = (".txt", ".md", ".pdf", ".html", ".py", ".ipynb", ".yaml", ".yml", ".names")
+"""Endings of files that may describe a data set; tables are not among them, as of labels."""
 OF_MASKS = "picture(s) in folders of masks or annotations beside the pictures"
 OF_MASK_FILES = "mask(s) of a picture in the same folder"
 """Why a picture is skipped that belongs to another one."""
@@ -95,6 +98,11 @@ class Skipped:
         if found is not None:
             return found.rpartition("/")[0]
         return next((path for path in paths if path.endswith(".npz")), None)
+
+    def are_documents(self) -> bool:
+        """Return True if all are a few documents, which are usual beside pictures."""
+        usual = {why_no_picture(f"x{ending}") for ending in _DOCUMENTS}
+        return self.counts.keys() <= usual and sum(self.counts.values()) <= _MAX_DOCUMENTS
 
     def describe(self) -> str:
         """Return a one-line summary of the skipped files; empty if nothing was skipped."""

@@ -9,11 +9,23 @@ from itertools import pairwise
 from pathlib import Path
 
 from stepladder.diagnosis.audit.differences import compare_results
-from stepladder.diagnosis.audit.divergence import a_tenth, judge_divergence
+from stepladder.diagnosis.audit.divergence import judge_collapse, judge_divergence, judge_finite
 from stepladder.diagnosis.audit.ending import judge_ending
+from stepladder.diagnosis.audit.fit_words import (
+    fit_at_chance,
+    fit_finding,
+    fit_if_unstable,
+    high_rate,
+    no_curve,
+    no_epoch_is_best,
+    unfit_after,
+    unfit_beside,
+    with_guess,
+    with_losses,
+)
 from stepladder.diagnosis.audit.length import (
+    is_contradiction,
     is_improving,
-    is_past_best,
     judge_calibration,
     judge_early_stopping,
     judge_length,
@@ -25,14 +37,13 @@ from stepladder.diagnosis.audit.low_learning_rate import LowRate, low_rate
 from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_series, curves_of
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
 from stepladder.diagnosis.audit.stability import judge_stability
-from stepladder.diagnosis.fit.chance import Chance, at_chance
+from stepladder.diagnosis.fit.chance import at_chance
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
 from stepladder.diagnosis.logs.reader import logs_in, one_of_each_run, read_logs
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError
 from stepladder.records.audit import Audit, AuditedRun, LogFormat, RunLog, SizeSource
-from stepladder.records.diagnosis import Fit, FitKind
 from stepladder.records.files import Json
 from stepladder.records.findings import Finding, Outcome
 from stepladder.stats.maxima import expected_max
@@ -41,25 +52,13 @@ from stepladder.training.output.wording import percent
 
 _WORTH_SAYING = 1e-3  # a tenth of a point
 _WAIT = 0.1  # share of the time from which waiting for data is a finding
-_FIT_WORDS = {
-    FitKind.UNDERFIT: "underfit",
-    FitKind.GOOD_FIT: "good fit",
-    FitKind.OVERFIT: "overfit",
-    FitKind.NOT_YET_KNOWN: "not yet known",
-}
-_FIT_FIXES = {  # of a training that was still improving, that was past its best, of any other one
-    FitKind.UNDERFIT: (
-        "Train longer. If that is not enough, try other learning rates or a larger model.",
-        "Do not train longer: keep the best weights, and try other learning rates or a larger "
-        "model.",
-        "Try other learning rates or a larger model.",
-    ),
-    FitKind.OVERFIT: (
-        "Add data, augmentation, dropout or weight decay.",
-        "Stop earlier, or add data, augmentation, dropout or weight decay.",
-        "Stop earlier, or add data, augmentation, dropout or weight decay.",
-    ),
-}
+_TESTED_AFTER_DIVERGENCE = Finding(
+    check="selection",
+    outcome=Outcome.COULD_NOT_RUN,
+    evidence="the test result is of the end, after the training diverged, so it says nothing about "
+    "the best epoch",
+    fix="Evaluate the checkpoint of the best epoch on the test set, once.",
+)
 _ALIKE = 1e-6  # relative difference between readings of one set, at most: float32 rounding
 
 
@@ -145,8 +144,8 @@ def _price(series: Series, k: int, num: int | None) -> tuple[str, dict[str, Json
 
 def _beside_a_test(log: RunLog, series: Series) -> Finding:
     """Check that the test result is from another set than the one that selected the epoch."""
+    shown = (series.values[series.best], series.values[-1])
     test = {ACCURACY: log.test_accuracy, LOSS: log.test_loss}.get(series.name)
-    shown = {series.values[series.best], series.values[-1]}
     if test is not None and any(math.isclose(test, value, rel_tol=_ALIKE) for value in shown):
         return Finding(
             check="selection",
@@ -163,6 +162,13 @@ def _beside_a_test(log: RunLog, series: Series) -> Finding:
         evidence="the log has a test result besides the validation results by which the best "
         f"epoch was chosen{_of_test(log, series)}",
     )
+
+
+def _is_tested_at_end(log: RunLog, series: Series) -> bool:
+    """Return True if the test result equals the last validation result, but not the best one."""
+    test = {ACCURACY: log.test_accuracy, LOSS: log.test_loss}.get(series.name)
+    best, last = (series.values[idx] for idx in (series.best, -1))
+    return test is not None and math.isclose(test, last, rel_tol=_ALIKE) and last != best
 
 
 def _of_test(log: RunLog, series: Series) -> str:
@@ -283,7 +289,7 @@ def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
 def _findings(
     log: RunLog, series: Series | None, size: HeldOutSize, num: int | None
 ) -> list[Finding]:
-    not_finite = _finite(log)
+    not_finite = judge_finite(log)
     is_unfinished = series is None and log.stop_reason is not None  # then `held_out` says so
     found: list[Finding | None] = [not_finite, None if is_unfinished else judge_ending(log)]
     length = None if series is None else judge_length(log, series, num)
@@ -294,6 +300,11 @@ def _findings(
     curves = _curves(log, num)
     chance = at_chance(curves)
     low = None if series is None else low_rate(log, series)
+    stability = None if series is None else judge_stability(log, series, num)
+    stuck = None if series is None else judge_stuck_loss(log, series)
+    diverged = None
+    if series is not None and not_finite is None and low is None:
+        diverged = judge_divergence(log, series) or judge_collapse(log, series)
     if low is not None:
         curves = replace(curves, num_classes=low.num_classes)
         length = _not_longer(length, low)
@@ -301,7 +312,7 @@ def _findings(
         found.append(_held_out(log))
     elif chance is not None:
         if not series.is_constant:
-            length = _no_epoch_is_best(series, chance)
+            length = no_epoch_is_best(series, chance)
         found += [_size(series, size), length, judge_selection(log, series, num)]
     else:
         found += [
@@ -309,23 +320,29 @@ def _findings(
             length,
             judge_early_stopping(series, num),
             judge_noise(series, num),
-            judge_stability(log, series, num),
-            judge_stuck_loss(log, series),
+            stability,
+            stuck,
             judge_calibration(log, series),
-            judge_selection(log, series, num),
+            judge_selection(log, series, num)
+            if diverged is None or not _is_tested_at_end(log, series)
+            else _TESTED_AFTER_DIVERGENCE,
         ]
     if series is not None and not curves.values():
-        found.append(_no_curve(series))
+        found += [no_curve(log, series)] if diverged is None else [diverged, unfit_after(diverged)]
     elif len(log.rows) > 1 or (
         series is not None and any(row.train_loss is not None for row in log.rows)
     ):  # a single training loss may be of a part of the first epoch
         fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
-        diverged = None if series is None else judge_divergence(log, series)
-        rate = low.finding if low is not None else diverged or _learning_rate(log, fit)
+        rate = low.finding if low is not None else diverged or high_rate(log, fit)
         found.append(rate if not_finite is None else None)
-        judged = _fit(fit, length) if chance is None else _fit_at_chance(fit)
-        found.append(judged if low is None else replace(judged, fix=""))
+        judged = fit_finding(fit, length) if chance is None else fit_at_chance(fit, log)
+        judged = judged if low is None else replace(judged, fix="")
+        judged = with_guess(judged, curves)
+        if stuck is not None and is_contradiction(stuck) and chance is None:
+            judged = unfit_beside(stuck)
+        judged = judged if diverged is None else unfit_after(diverged)
+        found.append(with_losses(fit_if_unstable(judged, stability), log))
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
@@ -338,37 +355,6 @@ def _not_longer(length: Finding | None, low: LowRate) -> Finding | None:
     return replace(
         length,
         fix=f"Raise the learning rate first: at {low.rate:.4g}, more epochs would help little.",
-    )
-
-
-def _no_epoch_is_best(series: Series, chance: Chance) -> Finding:
-    num = len(series.values)
-    return Finding(
-        check="length",
-        outcome=Outcome.WARNED,
-        evidence=f"{series.name} is that of guessing ({percent(chance.accuracy)}) at all {num} "
-        "evaluations, up to noise: no epoch is better than the others, except by chance",
-        fix="Do not choose an epoch or weights by these results.",
-        numbers={"num_evaluations": num, "chance": chance.accuracy},
-    )
-
-
-def _fit_at_chance(fit: Fit) -> Finding:
-    return replace(
-        _fit(fit, None),
-        fix=""
-        if fit.is_learning_rate_too_high
-        else "Check whether inputs and labels belong together, and whether the model can learn a "
-        "single batch by heart. If it can, try other learning rates.",
-    )
-
-
-def _no_curve(series: Series) -> Finding:
-    return Finding(
-        check="fit",
-        outcome=Outcome.COULD_NOT_RUN,
-        evidence=f"not yet known; {series.name} alone does not show overfitting, and the log has "
-        "neither a total loss nor an accuracy of validation",
     )
 
 
@@ -466,74 +452,6 @@ def _correct(source: SizeSource | None) -> str:
     """Return what may be wrong if n examples cannot give an accuracy."""
     other = "the accuracy may be averaged over uneven batches, or be of other examples"
     return f"Correct --num-val, or {other}." if source is SizeSource.GIVEN else f"{other}."
-
-
-def _finite(log: RunLog) -> Finding | None:
-    bad = [
-        row
-        for row in log.rows
-        for value in (row.train_loss, row.val_loss, row.val_accuracy, row.train_accuracy)
-        if value is not None and not math.isfinite(value)
-    ]
-    places = [row for row in (log.not_finite, *bad) if row is not None]
-    if not places:
-        return None
-    first = next((row for row in places if (row.epoch, row.step) != (None, None)), places[0])
-    place = "a line without an epoch or step"
-    if first.epoch is not None:
-        place = f"epoch {first.epoch:g}"
-    elif first.step is not None:
-        place = f"step {first.step:,}"
-    return Finding(
-        check="finite",
-        outcome=Outcome.FAILED,
-        evidence=f"a loss or accuracy is NaN or infinite from {place} on, so the values after "
-        "that mean nothing",
-        fix=f"{a_tenth(log)} Or clip the gradients. If that does not help, look for NaN in the "
-        "inputs.",
-        numbers={"num_bad": len(bad)},
-    )
-
-
-def _learning_rate(log: RunLog, fit: Fit) -> Finding | None:
-    if not fit.is_learning_rate_too_high:
-        return None
-    return Finding(
-        check="learning_rate",
-        outcome=Outcome.WARNED,
-        fault="learning_rate_too_high",
-        evidence=fit.evidence[0]
-        if fit.evidence
-        else "the training loss stays high, and jumps up and down",
-        fix=a_tenth(log),
-    )
-
-
-def _fit(fit: Fit, length: Finding | None) -> Finding:
-    """Return how well the model fits; the advice agrees with that on the length of training."""
-    is_so_far = fit.kind is FitKind.GOOD_FIT and length is not None and is_improving(length)
-    is_bad = fit.kind in _FIT_FIXES and not fit.is_learning_rate_too_high
-    outcomes = {FitKind.GOOD_FIT: Outcome.PASSED, FitKind.NOT_YET_KNOWN: Outcome.COULD_NOT_RUN}
-    word = _FIT_WORDS[fit.kind] + (" so far" if is_so_far else "")
-    said = "; ".join((word, *fit.evidence))
-    return Finding(
-        check="fit",
-        outcome=outcomes.get(fit.kind, Outcome.WARNED),
-        evidence=said,
-        fix=_fit_fix(fit, length) if is_bad else "",
-        numbers={"kind": fit.kind.value, "confidence": fit.confidence.value},
-    )
-
-
-def _fit_fix(fit: Fit, length: Finding | None) -> str:
-    still, past, other = _FIT_FIXES[fit.kind]
-    is_judged = length is not None and length.outcome in (Outcome.WARNED, Outcome.PASSED)
-    if fit.is_past_best or (length is not None and is_past_best(length)):
-        return past
-    if is_judged:
-        assert length is not None
-        return still if is_improving(length) else other
-    return still if fit.kind is FitKind.UNDERFIT else other
 
 
 def _data_wait(log: RunLog) -> Finding | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepladder.diagnosis.audit.series import LOSS, Series, loss_series, why_unended
+from stepladder.diagnosis.logs.meaning.column_names import digits_of
 from stepladder.records.audit import LogRow, RunLog
 from stepladder.records.files import Json
 from stepladder.records.findings import Finding, Outcome
@@ -19,6 +20,12 @@ _MIN_EVALUATIONS = 4
 _MOVING = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
 _MIN_EQUAL = 5  # evaluations in a row with exactly the same value
 _MIN_BEFORE = 2  # evaluations before a training was resumed
+_GOOD = 0.9  # of an accuracy: far above guessing
+_HIGH_LOSS = math.log(2)  # the right class has half of the probability
+_MAX_CLASSES = 100_000
+_COARSE = 0.01  # share of a value that its rounding is
+_PERFECT = 0.99  # of a metric: what is left is small
+_SMALL_GAIN = 1e-3  # a tenth of a point
 _AT_THE_END = 2  # evaluations: a best among the last ones may not be the optimum
 
 
@@ -70,9 +77,18 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
         evidence=f"the training was long enough: its best {series.name} was {_after(wasted)} the "
         f"end, and the last one is {series.say(series.values[-1])}"
         if wasted
-        else f"the training was long enough: its last {series.name} is the best, but not by more "
-        "than the noise",
+        else _barely_best(series),
         numbers={"after_best": wasted},
+    )
+
+
+def _barely_best(series: Series) -> str:
+    than = "the noise"
+    if series.is_fraction and series.values[-1] >= _PERFECT:
+        than = "the noise, or by less than 0.1 points"
+    return (
+        f"the training was long enough: its last {series.name} is the best, but not by more than "
+        f"{than}"
     )
 
 
@@ -244,14 +260,79 @@ def judge_calibration(log: RunLog, series: Series) -> Finding | None:
 
 
 def judge_stuck_loss(log: RunLog, series: Series) -> Finding | None:
-    """Check whether the held-out loss is stuck although another metric is judged, which is not."""
+    """Check whether the held-out loss is stuck although another metric is judged, which is not.
+
+    It may be stuck as well where the two contradict each other.
+    """
     losses = loss_series(log)
     if losses is None or series.name == LOSS or len(losses.values) < _MIN_EVALUATIONS:
         return None
     num_equal, num_judged = _num_stuck(losses), _num_stuck(series)
-    if num_equal is None or num_judged is not None:
+    is_plain = _contradicts(losses.values[-1], series, series.values[-1])
+    if num_equal is None or _is_coarse(losses.values[-1]):
         return None
-    return replace(_stuck(losses, num_equal), check="stuck_loss")
+    if num_judged is not None and not is_plain:
+        return None
+    return _stuck_beside(losses, num_equal, series)
+
+
+def _is_coarse(value: float) -> bool:
+    """Return True if a value has so few decimals that changes of a hundredth are not seen."""
+    return 0.5 * 10.0 ** -digits_of(repr(value)) > _COARSE * abs(value)
+
+
+def _stuck_beside(losses: Series, num_equal: int, series: Series) -> Finding:
+    """Return that a loss is the same at all of the last evaluations, but the metric is not."""
+    loss, num_done, tail = losses.values[-1], len(losses.values), losses.rows[-num_equal:]
+    moving = [v for row, v in zip(series.rows, series.values, strict=True) if row in tail]
+    low, high = (find(moving, default=series.values[-1]) for find in (min, max))
+    where = f"exactly {loss:.4g} at the last {num_equal} of"
+    said = (
+        f"{LOSS} is {where if num_equal < num_done else f'{loss:.4g} at all'} {num_done} "
+        f"evaluations, while {series.name} moves between {series.say(low)} and {series.say(high)}"
+    )
+    if low == high:
+        said = said.replace(f"moves between {series.say(low)} and", "is")
+    is_good = _contradicts(loss, series, low)
+    if is_good:
+        said += (
+            ": the two contradict each other, because predictions that are nearly always right do "
+            "not have such a loss"
+        )
+        num_classes = round(math.exp(loss + 1) - math.e + 1)
+        if num_classes <= _MAX_CLASSES:
+            said += (
+                f". If softmax is applied twice, {loss:.4g} is about the lowest loss that "
+                f"{num_classes:,} classes allow"
+            )
+    else:
+        said += (
+            f": {LOSS} is computed incorrectly or on very few examples, or is printed with too few "
+            "decimals"
+        )
+    return Finding(
+        check="stuck_loss",
+        outcome=Outcome.WARNED,
+        evidence=said,
+        fix="Check that validation passes logits to the loss, not probabilities, and that loss and "
+        f"{series.name} are of the same predictions and labels."
+        + (f" Until then, do not select by {LOSS}." if is_good else ""),
+        numbers={
+            "num_evaluations": num_done,
+            "num_equal": num_equal,
+            "is_contradiction": is_good,
+        },
+    )
+
+
+def _contradicts(loss: float, series: Series, value: float) -> bool:
+    """Return True if an accuracy is far too high for a loss."""
+    return series.is_share and value > _GOOD and loss > _HIGH_LOSS
+
+
+def is_contradiction(stuck: Finding) -> bool:
+    """Return whether a loss that is stuck contradicts the accuracy."""
+    return stuck.numbers.get("is_contradiction") is True
 
 
 def _num_stuck(series: Series) -> int | None:
@@ -365,6 +446,8 @@ def _is_improving(series: Series, num: int | None) -> bool:
         return False  # one value that was high by chance
     # one value of a steep start lowers the mean of the earlier ones, not their best
     gain = min(_late_gain(series), series.gain(best_before, series.values[series.best]))
+    if series.is_fraction and series.values[-1] >= _PERFECT and gain < _SMALL_GAIN:
+        return False  # no more epochs are worth that
     return gain > _CLEAR * noise / math.sqrt(k)
 
 

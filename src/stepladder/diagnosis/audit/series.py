@@ -15,6 +15,7 @@ from stepladder.training.output.wording import percent
 
 ACCURACY, LOSS = "val_accuracy", "val_loss"
 _ROUNDING = 1e-9  # share of a value
+_ALMOST_ALL = 0.9995  # would be 100.0 %
 _BY_HAND = "signal"  # the stop reason of an interrupted run of ours
 _UNENDED = {
     STILL_RUNNING: "it is still running",
@@ -95,11 +96,16 @@ class Series:
 
     def say(self, value: float) -> str:
         """Format a value."""
-        return percent(value) if self.is_fraction else f"{value:.4g}"
+        return share_words(value) if self.is_fraction else f"{value:.4g}"
 
     def say_change(self, value: float) -> str:
         """Format a difference."""
         return f"{100 * abs(value):.2g} points" if self.is_fraction else f"{abs(value):.2g}"
+
+
+def share_words(value: float) -> str:
+    """Format a share in percent: 0.99994 is 99.99 %, not 100.0 %."""
+    return percent(value, 2 if _ALMOST_ALL <= value < 1 else 1)
 
 
 def choose_series(log: RunLog) -> Series | None:

@@ -13,13 +13,14 @@ from stepladder.records.findings import Finding, Outcome
 from stepladder.stats.maxima import expected_max
 from stepladder.stats.scatter import scatter
 
-_MIN_LATE = 8  # evaluations after the first third of the training
+_MIN_LATE = 6  # evaluations after the first third of the training
+_FEW = 8  # with fewer of them, jumps must be larger and more regular
 _JUMPS = 0.4  # scatter of the validation loss, as a share of its median
-_TIMES = 3.0  # the highest late loss over the lowest
+_TIMES, _TIMES_OF_FEW = 3.0, 5.0  # the highest late loss over the lowest
 _OF_TRAINING = 0.3  # of the first training loss: smaller validation losses may jump
 _SMOOTH = 0.15  # scatter of the training loss, as a share of its median
-_TURNS = 0.5  # share of the steps after which the loss turns
-_POINTS = 0.1  # between the highest and the lowest late accuracy
+_TURNS, _TURNS_OF_FEW = 0.5, 0.75  # share of the steps after which the loss turns
+_POINTS, _POINTS_OF_FEW = 0.1, 0.2  # between the highest and the lowest late accuracy
 _CLEAR = 1.5  # times the range that the number of examples explains
 
 
@@ -28,7 +29,8 @@ def judge_stability(log: RunLog, series: Series, num: int | None) -> Finding | N
 
     After the first third of the training, its scatter is above 0.4 of its median, its highest
     value is three times its lowest one, and it turns after half of its steps; the training loss is
-    smooth. Where the accuracy is logged, it spans ten points as well.
+    smooth. Where the accuracy is logged, it spans ten points as well. With fewer than eight
+    evaluations there, these are five times, 0.75 of the steps and twenty points.
     """
     losses = loss_series(log)
     train = [row.train_loss for row in log.rows if row.train_loss is not None]
@@ -39,7 +41,8 @@ def judge_stability(log: RunLog, series: Series, num: int | None) -> Finding | N
     if not _jumps(late) or max(late) < _OF_TRAINING * train[0] or not _is_smooth(late_train):
         return None
     shares = series.values[len(series.values) // 3 :] if series.is_fraction else ()
-    if shares and max(shares) - min(shares) < _POINTS:
+    points = _POINTS if len(late) >= _FEW else _POINTS_OF_FEW
+    if shares and max(shares) - min(shares) < points:
         return None
     largest = max(abs(after - before) for before, after in pairwise(late))
     said = (
@@ -81,8 +84,10 @@ def _jumps(values: Sequence[float]) -> bool:
     found = scatter(values) or 0.0
     steps = [after - before for before, after in pairwise(values)]
     turns = sum(one * other < 0 for one, other in pairwise(steps))
-    is_wide = max(values) > _TIMES * min(values)
-    return is_wide and found > _JUMPS * median(values) and turns >= _TURNS * (len(steps) - 1)
+    is_few = len(values) < _FEW
+    is_wide = max(values) > (_TIMES_OF_FEW if is_few else _TIMES) * min(values)
+    share = _TURNS_OF_FEW if is_few else _TURNS
+    return is_wide and found > _JUMPS * median(values) and turns >= share * (len(steps) - 1)
 
 
 def _is_smooth(losses: Sequence[float]) -> bool:

@@ -62,6 +62,7 @@ from stepladder.diagnosis.logs.printed.crash import (
     last_error,
     planned_epochs,
 )
+from stepladder.diagnosis.logs.printed.darknet_log import is_darknet_log, read_darknet_log
 from stepladder.diagnosis.logs.printed.keras_log import is_keras_output, read_keras_output
 from stepladder.diagnosis.logs.printed.printed_tables import is_printed_table, read_printed_table
 from stepladder.diagnosis.logs.printed.processes import split_processes
@@ -437,6 +438,8 @@ def _of_one_process(text: str, *, name: str, path: str) -> Sequence[Table]:
         return read_printed_table(text, **given)
     if is_boosting_log(text):
         return read_boosting_log(text, **given)
+    if is_darknet_log(text):
+        return read_darknet_log(text, **given)
     if len(items := find_dicts(text)) > 1:
         return read_dicts(items, **given)
     return read_text(text, **given) if not has_header(text) and is_text_log(text) else []

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from markupsafe import Markup
 
 from stepladder.checks.wording import finding_lines
-from stepladder.diagnosis.audit.series import choose_series
+from stepladder.diagnosis.audit.series import choose_series, share_words
 from stepladder.records.audit import Audit, AuditedRun, Difference, LogRow, RunLog, SizeSource
 from stepladder.reporting.charts.bars import interval_line
 from stepladder.reporting.charts.curves import Figure
@@ -63,7 +63,7 @@ def result_words(run: AuditedRun) -> str:
     if run.result is None:
         return "none"
     factor = 100 if is_fraction(run) else 1
-    said = percent(run.result) if is_fraction(run) else f"{run.result:.4g}"
+    said = share_words(run.result) if is_fraction(run) else f"{run.result:.4g}"
     return said if run.result_sem is None else f"{said} ± {factor * run.result_sem:.2g}"
 
 
@@ -93,6 +93,8 @@ def best_words(run: AuditedRun) -> str:
         return "not logged"
     if run.best_epoch is None and run.best_step is not None:
         return f"step {run.best_step:,}"
+    if run.best_epoch is not None and run.best_step is not None and run.best_epoch % 1:
+        return f"{number_words(run.best_epoch)} (step {run.best_step:,})"
     return number_words(run.best_epoch)
 
 

@@ -23,7 +23,8 @@ class Cause:
         share: the share of all time that the change saves at most, in [0, 1].
         text: what was seen with its numbers, and the change.
         is_loose: it may save far less than that.
-        lines: of the training loop, which it explains.
+        lines: of the script, which it explains.
+        replaces: names of more general causes, which are not listed if it explains most of them.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Cause:
     text: str
     is_loose: bool = False
     lines: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
 
     @property
     def gain(self) -> float:

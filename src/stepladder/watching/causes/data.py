@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
+from stepladder.watching.causes.growth import halves_of
 from stepladder.watching.causes.lines import heaviest, shown
 from stepladder.watching.seen.costs import DATA, SampleSeen
 from stepladder.watching.seen.loaders import LoaderSeen, PassSeen
@@ -16,6 +17,11 @@ _MIN_STARTS: Final = 2  # passes that started workers
 _MANY_PASSES: Final = 0.4  # of the steps began a pass
 _MIN_SHRUNK: Final = 4.0  # an image is much larger than one with this share of its pixels
 _MOST: Final = 0.4  # of the loader's time is of one kind
+_MIN_COMPARED: Final = 40  # examples that were fetched again
+_MIN_LATER: Final = (
+    0.3  # of the loader's time is in the second half of the steps: nothing is cached
+)
+_OF_MEMORY: Final = 0.25  # of what is available, for all examples
 _DECODERS: Final = (
     "PIL/Image.py:open",
     "PIL/Image.py:load",
@@ -134,8 +140,11 @@ def _in_main_process(evidence: Evidence, loader: LoaderSeen, wait: float) -> lis
             )
         ]
     spot, _ = heaviest(_within(group))
-    if name == "transform" and (first := _resize_first(evidence, group, share)) is not None:
-        return [first]
+    special = _resize_first(evidence, group, share) if name == "transform" else None
+    if special is None and name in ("python", "transform"):
+        special = _computed_once(evidence, loader, group, share, is_loop=name == "python")
+    if special is not None:
+        return [special]
     ways = {
         "decode": "decode each image once and keep the pixels in memory or in an array on disk, "
         "or decode in processes with num_workers and persistent_workers",
@@ -161,6 +170,48 @@ def _in_main_process(evidence: Evidence, loader: LoaderSeen, wait: float) -> lis
             f"{shown(spot)}: {ways[name]}",
         )
     ]
+
+
+def _computed_once(
+    evidence: Evidence,
+    loader: LoaderSeen,
+    group: Sequence[SampleSeen],
+    share: float,
+    *,
+    is_loop: bool,
+) -> Cause | None:
+    """Name lines that compute the same examples in each epoch, if all of these fit into memory."""
+    seen, its_id = loader.repeats, loader.dataset_id
+    num_passes = sum(len(o.training) for o in evidence.seen.loaders if o.dataset_id == its_id)
+    if seen is None or num_passes < 2 or seen.has_drawn or seen.num_compared < _MIN_COMPARED:
+        return None
+    all_bytes = seen.num_examples * seen.example_bytes
+    if seen.num_equal < seen.num_compared or all_bytes > _OF_MEMORY * seen.memory_bytes:
+        return None
+    first_s, later_s = halves_of(group, evidence.seen.costs.stacks)
+    inside = _within(group)
+    spot, _ = heaviest(inside)
+    if later_s < _MIN_LATER * (first_s + later_s):
+        return None
+    outer = next((one.spots[0] for one in inside if spot in one.spots), spot)
+    caller = f", called by `{outer.function}` at {outer.where}" if outer != spot else ""
+    caller = caller or f" in `{outer.function}`"
+    text = (
+        f"{percent(share)} of the time is spent on computing the same examples in each epoch "
+        f"({seen.num_equal:,} of {seen.num_compared:,} that were compared are equal), mostly "
+        f"{_loops_of(group) if is_loop else ''}at {shown(spot)}{caller}: compute each example "
+        f"once, in __init__ or with a cache (all {seen.num_examples:,} take about "
+        f"{_size(all_bytes)} of memory){', or use array operations' if is_loop else ''}"
+    )
+    return Cause(name="computed_once", share=share * (1 - 1 / num_passes), text=text)
+
+
+def _size(num_bytes: int) -> str:
+    """Return a number of bytes in words."""
+    megabytes = num_bytes / 1e6
+    if megabytes >= 1000:
+        return f"{megabytes / 1000:.1f} GB"
+    return f"{megabytes:.0f} MB" if megabytes >= 10 else f"{max(megabytes, 0.1):.1f} MB"
 
 
 def _loops_of(group: Sequence[SampleSeen]) -> str:

@@ -39,14 +39,11 @@ def growth_causes(evidence: Evidence) -> list[Cause]:
     Other processes can make all later steps slower. If these used the cores, steps must become
     three times as slow, or the time of a line must grow in relation to the rest of the step.
     """
-    if _inputs_grow(evidence):
+    if inputs_grow(evidence):
         return []
     groups = _groups(evidence)
     growing = {where: first for where in groups if (first := _first_share(evidence, groups[where]))}
-    found = growth_of(evidence.block_s)
-    if found is not None and _is_disturbed(evidence):
-        is_clear = found[0] >= _CLEAR_GROWTH and _tau(evidence.block_s) >= _CLEAR_TAU
-        found = found if is_clear else None
+    found = slower_steps(evidence)
     if found is None and not growing:
         return []
     grown = [one for where in growing for one in groups[where]] or _most_grown(evidence, groups)
@@ -83,6 +80,15 @@ def growth_of(block_s: Sequence[float]) -> tuple[float, float] | None:
     return last / first, max(0.0, 1 - first / mean_s)
 
 
+def slower_steps(evidence: Evidence) -> tuple[float, float] | None:
+    """Return what `growth_of` does, or None if other processes may be the reason."""
+    found = growth_of(evidence.block_s)
+    if found is not None and _is_disturbed(evidence):
+        is_clear = found[0] >= _CLEAR_GROWTH and _tau(evidence.block_s) >= _CLEAR_TAU
+        found = found if is_clear else None
+    return found
+
+
 def _is_disturbed(evidence: Evidence) -> bool:
     """Return whether other processes used the cores: steps may be slower because of them."""
     missing = evidence.facts.get("cores_missing")
@@ -102,6 +108,16 @@ def _groups(evidence: Evidence) -> dict[str, list[SampleSeen]]:
 
 def _first_share(evidence: Evidence, group: Sequence[SampleSeen]) -> float | None:
     """Return a line's share of the first steps, if it grows in relation to the rest."""
+    found = growth_in_steps(evidence, group)
+    return None if found is None else max(found[0], 1e-3)
+
+
+def growth_in_steps(evidence: Evidence, group: Sequence[SampleSeen]) -> tuple[float, float] | None:
+    """Return a line's share of the first and the last steps, if it grows in relation to the rest.
+
+    Returns:
+        None if it does not, or if there are too few samples.
+    """
     whole, seconds = _in_blocks(evidence, evidence.samples), _in_blocks(evidence, group)
     shares = [s / w for s, w in zip(seconds, whole, strict=True) if w > 0]
     third = len(shares) // 3
@@ -110,7 +126,7 @@ def _first_share(evidence: Evidence, group: Sequence[SampleSeen]) -> float | Non
         return None
     first, last = median(shares[:third]), median(shares[-third:])
     is_larger = last * (1 - first) >= _MIN_GROWTH_OF_LINES * first * (1 - last)
-    return max(first, 1e-3) if is_larger and _tau(shares) >= _MIN_TAU_OF_LINES else None
+    return (first, last) if is_larger and _tau(shares) >= _MIN_TAU_OF_LINES else None
 
 
 def _most_grown(evidence: Evidence, groups: _Groups) -> Sequence[SampleSeen]:
@@ -144,7 +160,7 @@ def _tau(values: Sequence[float]) -> float:
     return signs / len(pairs) if pairs else 0.0
 
 
-def _inputs_grow(evidence: Evidence) -> bool:
+def inputs_grow(evidence: Evidence) -> bool:
     """Return whether the model's inputs become larger, as with longer sequences or images."""
     sizes = [prod(one.shape) for one in evidence.seen.inputs]
     sizes = (
@@ -158,9 +174,15 @@ def _inputs_grow(evidence: Evidence) -> bool:
 
 def _increase(group: Sequence[SampleSeen], stacks: StacksSeen) -> float:
     """Return by how many seconds per step the second half is slower than the first."""
+    first, second = halves_of(group, stacks)
+    return second - first
+
+
+def halves_of(group: Sequence[SampleSeen], stacks: StacksSeen) -> tuple[float, float]:
+    """Return the seconds of samples in the first and the second half of the steps."""
     middle = (stacks.first_step + stacks.last_step) / 2 / stacks.steps_of_block
     halves = [0.0, 0.0]
     for one in group:
         for block, seconds in dict(one.by_block).items():
             halves[block + 0.5 >= middle] += seconds
-    return halves[1] - halves[0]
+    return halves[0], halves[1]

@@ -95,6 +95,8 @@ def kind_of(sample: SampleSeen, *, has_gpu: bool) -> str | None:
         (_FILES, "read_once"),
     )
     for libraries, kind in by_call:
+        if kind == "read_once" and sample.spots[-1].joins:
+            continue  # numpy and pandas do more than reading
         if any(f"/{name}" in f"/{call}" for call in calls for name in libraries):
             return kind
     if _CLEANUP.match(text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.seen.loaders import SharedSeen
 from stepladder.watching.seen.models import EvaluatedSeen, ModelSeen
 from stepladder.watching.seen.seen import Seen
 
@@ -23,13 +24,12 @@ _WHOLE = 0.9  # of what was learned from
 
 
 def split_leakage(seen: Seen) -> Answer:
-    """Compares the examples of evaluations with those that the model had learned from."""
+    """Compares the examples of evaluations with those that the model had learned from.
+
+    Also the indices of loaders that read the same dataset, through Subset and ConcatDataset.
+    """
     models = [model for model in seen.models if model.evaluated]
-    if not models:
-        return Unseen("no model was evaluated after it had learned")
     judged = [model for model in models if _can_be_told_apart(model)]
-    if not judged:
-        return Unseen("the examples are too few or too much alike to recognise one")
     for model in judged:
         one = _leak_of(model)
         if one is not None:
@@ -48,7 +48,49 @@ def split_leakage(seen: Seen) -> Answer:
                     "share": one.share,
                 },
             )
+    shared = max(filter(_is_leak, seen.shared), key=lambda one: one.num_common, default=None)
+    if shared is not None:
+        return _by_index(shared)
+    if not models:
+        return Unseen("no model was evaluated after it had learned")
+    if not judged:
+        return Unseen("the examples are too few or too much alike to recognise one")
     return Sound("no evaluation of held-out examples has examples that the model was trained on")
+
+
+def _is_leak(one: SharedSeen) -> bool:
+    """Return whether a part of a dataset is held out, but some of it was trained on.
+
+    A part is also evaluated on purpose, beside held-out examples, for the accuracy in training; and
+    a last training may be on all examples, after the validation has chosen its settings.
+    """
+    if one.share < _LEAKED or one.num_common < _MIN_KNOWN or one.was_new:
+        return False
+    if one.num_common >= _WHOLE * one.num_trained:
+        return False
+    return one.is_named or one.is_instead or (one.share <= _PURE and not one.has_new)
+
+
+def _by_index(one: SharedSeen) -> Found:
+    at = f" at {one.trained_at}" if one.trained_at else ""
+    rest = (
+        "; no loader reads the largest part of the split that they are from"
+        if one.is_instead
+        else ""
+    )
+    return Found(
+        evidence=f"the loader of training{at} reads {one.num_trained:,} examples, and by their "
+        f"indices in {one.dataset}, {one.num_common:,} of the {one.num_evaluated:,} that the model "
+        f"is evaluated on are among them ({100 * one.share:.0f} %){rest}",
+        fix="Create the loader of training from the part of the split that is meant for it, and "
+        "give training and validation no common index.",
+        where=one.where,
+        numbers={
+            "num_known": one.num_common,
+            "num_evaluated": one.num_evaluated,
+            "share": one.share,
+        },
+    )
 
 
 def _can_be_told_apart(model: ModelSeen) -> bool:

@@ -6,10 +6,12 @@ from math import prod
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.faults.reductions import summed_beside_mean
 from stepladder.watching.hooks.graph import LIKELIHOOD
 from stepladder.watching.seen.losses import OWN_LOSS, LossSeen
 from stepladder.watching.seen.seen import Seen
 
+_ARE_MEANS = Sound("losses are means")
 _NO_LOSS = Unseen("no loss function of torch was called")
 _MIN_LOOKS = 3
 _OF_PIXELS = (
@@ -177,7 +179,8 @@ def _is_of_examples(size: int, sizes: tuple[int, ...]) -> bool:
 def loss_reduction_mismatch(seen: Seen) -> Answer:
     """Checks in the graph whether a loss is summed and never divided, or divided twice.
 
-    In a variational autoencoder, a mean by pixel beside a divergence summed over the batch counts.
+    A sum over the batch beside a mean over it counts as well, in a variational autoencoder that
+    over pixels, unless its factor is small.
     """
     calls = [c for c in seen.backward_calls if c.terms]
     if not calls:
@@ -207,7 +210,7 @@ def loss_reduction_mismatch(seen: Seen) -> Answer:
                 where=call.where,
                 numbers={"num_examples": term.shape[0]},
             )
-    return _divided_twice(seen) or _mixed(seen) or Sound("losses are means")
+    return _divided_twice(seen) or _mixed(seen) or summed_beside_mean(seen) or _ARE_MEANS
 
 
 def _mixed(seen: Seen) -> Found | None:

@@ -13,10 +13,10 @@ _LEAST_ENDED = 0.5  # of the rows end in padding
 
 
 def padding_misread(seen: Seen) -> Answer:
-    """Compares key padding masks with token ids, and inputs of linear layers with the last output.
+    """Compares the keys that attention hides with token ids, and reads last outputs of padding.
 
-    A mask is inverted if it is True exactly where the ids are not padding. The output of a
-    recurrent layer at the last place is that of padding if most sequences end before.
+    A mask is inverted if it hides exactly the ids that are not padding. The output of a recurrent
+    layer at the last place is that of padding if most sequences end before.
     """
     looked = [one for one in seen.paddings if one.num_looked]
     if not looked:
@@ -24,21 +24,46 @@ def padding_misread(seen: Seen) -> Answer:
     for one in looked:
         if one.num_misread < _MIN_MISREAD or one.num_misread < _MOST * one.num_looked:
             continue
-        found = _mask(one) if one.misread is Misread.MASK else _last(one)
+        found = _last(one) if one.misread is Misread.LAST else _mask(one)
         if found is not None:
             return found
     return Sound("padding was not read as data")
 
 
 def _mask(one: PaddingSeen) -> Found:
+    real, padded = f"{one.num_real:,} real tokens", f"{one.num_padded:,} places of padding"
+    often = f"in {one.num_misread} of {one.num_looked} inspected batches"
+    mask = f"(tokens == {one.padding})"
+    shaped = mask + one.axes
+    real_shaped = shaped.replace("==", "!=")
+    is_table = not one.axes.startswith("[")  # one score per token, perhaps of a free place
+    evidence, fix = {
+        Misread.MASK: (
+            f"the key padding mask of {one.layer} is True at all {real} of a batch and False at "
+            f"its {padded} (id {one.padding}), {often}: it is inverted",
+            f"Pass a mask that is True at the padding: src_key_padding_mask={mask}.",
+        ),
+        Misread.ATTENDED: (
+            f"the mask of {one.layer} is True at all {padded} of a batch (id {one.padding}) and "
+            f"False at its {real}, {often}, where True means that a key takes part",
+            f"Pass a mask that is True at the real tokens: attn_mask={real_shaped}.",
+        ),
+        Misread.ADDED: (
+            f"the mask that {one.layer} adds hides all {real} of a batch and none of its {padded} "
+            f"(id {one.padding}), {often}: it is inverted",
+            f"Pass a mask that is True at the real tokens: attn_mask={real_shaped}.",
+        ),
+        Misread.SCORES: (
+            f"the scores that a softmax receives hide all {real} of a batch and none of its "
+            f"{padded} (id {one.padding}), {often}: their mask is inverted",
+            f'Hide the padding instead: scores.masked_fill({shaped}, float("-inf")).',
+        ),
+    }[one.misread or Misread.MASK]
     return Found(
-        evidence=f"the key padding mask of {one.layer} is True at all {one.num_real:,} real tokens "
-        f"of a batch and False at its {one.num_padded:,} places of padding (id {one.padding}), in "
-        f"{one.num_misread} of {one.num_looked} inspected batches: it is inverted, so attention "
-        "sees only the padding",
-        fix="Pass a mask that is True at the padding: src_key_padding_mask=(tokens == "
-        f"{one.padding}).",
+        evidence=f"{evidence}, so attention sees only the padding",
+        fix=fix,
         where=one.where,
+        severity=Severity.WARNING if one.misread is Misread.SCORES and is_table else None,
         numbers={"num_real": one.num_real, "num_padded": one.num_padded},
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen.labels import CopiesSeen, PairsSeen, Told
+from stepladder.watching.seen.labels import AheadSeen, CopiesSeen, PairsSeen, Told
 from stepladder.watching.seen.seen import Seen
 
 _MIN_ROWS = 64  # distinct rows
@@ -16,15 +16,40 @@ _MIN_ASKED = 200
 _MIN_REMEMBERED = 300
 _MIN_TOKENS = 4  # distinct ones
 _COPIED = 0.6  # of the tokens; the others may follow from the order of those before them
+_MIN_SHIFTED = 4  # calls
+_SHIFTED = 0.9  # of the calls
+_SEEN_AHEAD = 0.01  # of the influence of earlier tokens; rounding is far smaller
+_CLEARLY_AHEAD = 0.1  # if the operation is unknown
+_NORMS = ("group_norm", "instance_norm", "layer_norm", "batch_norm")  # over places as well
 _BY_CHANCE = 3.0  # standard deviations
+_RECURRENT = "Pass bidirectional=False: its backward direction reads the tokens to be predicted."
+_ATTENTION = (
+    "Hide later tokens: scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), "
+    'float("-inf")) before the softmax, or is_causal=True in scaled_dot_product_attention.'
+)
+_HIDING = {
+    "": "Let scores depend only on the tokens up to their place: mask attention above the "
+    "diagonal, pad convolutions on the left, and read in one direction.",
+    "multi_head_attention_forward": "Pass a causal mask to attention: "
+    "nn.Transformer.generate_square_subsequent_mask(n), as mask, src_mask, tgt_mask or attn_mask.",
+    "scaled_dot_product_attention": "Pass is_causal=True to scaled_dot_product_attention, or a "
+    "mask that is True on and below the diagonal.",
+    "conv1d": "Pad only on the left: F.pad(x, (dilation * (kernel_size - 1), 0)) before a "
+    "convolution with padding=0.",
+    **dict.fromkeys(("matmul", "__matmul__", "bmm", "einsum"), _ATTENTION),
+    **dict.fromkeys(("gru", "lstm", "rnn_tanh", "rnn_relu"), _RECURRENT),
+}
 
 
 def label_in_inputs(seen: Seen) -> Answer:
-    """Compares columns of a table, or tokens, with the targets: equal, affine or one-to-one."""
-    copied = _copied(seen.copies)
-    if copied is not None:
-        return copied
+    """Compares targets with columns of tables and with tokens, also later ones that a copy sees."""
+    of_tokens = _copied(seen.copies) or _ahead(seen.ahead)
+    if of_tokens is not None:
+        return of_tokens
     tables = [one for one in seen.pairs if one.num_distinct >= _MIN_ROWS and one.num_values > 1]
+    ahead = seen.ahead if seen.ahead is not None and seen.ahead.why_not is None else None
+    if not tables and ahead is not None and ahead.influence < _CLEARLY_AHEAD:
+        return Sound(f"the scores of {ahead.built} hardly depend on later tokens")
     if not tables:
         return Unseen("no table of inputs with one target per row was inspected, or too few rows")
     for one in tables:
@@ -56,6 +81,36 @@ def _copied(one: CopiesSeen | None) -> Found | None:
         "loss.",
         where=one.where,
         numbers={"num_tokens": one.num_tokens, "num_copied": one.num_copied},
+    )
+
+
+def _ahead(one: AheadSeen | None) -> Found | None:
+    """Find a model that predicts the next token and whose scores depend on it."""
+    if one is None or one.why_not is not None or one.operation in _NORMS:
+        return None
+    if one.influence < (_SEEN_AHEAD if one.operation else _CLEARLY_AHEAD):
+        return None
+    num = one.num_shifted + one.num_other
+    if one.num_shifted < _MIN_SHIFTED or one.num_shifted < _SHIFTED * num:
+        return None
+    copies = ""
+    if one.num_copied >= _COPIED * one.num_tokens > 0:
+        copies = (
+            f"; given tokens in random order, it returns {one.num_copied:,} of {one.num_tokens:,} "
+            "one place early (without the most frequent one)"
+        )
+    return Found(
+        evidence=f"in {one.num_shifted} of {num} inspected steps, the targets are the input tokens "
+        f"shifted by one, but {one.built} sees the token that it has to predict: in a copy, other "
+        f"tokens after a place change its scores {one.influence:.2g} times as much as other tokens "
+        f"up to there do{copies}",
+        fix=_HIDING.get(one.operation or "", _HIDING[""]),
+        where=one.where,
+        numbers={
+            "influence": one.influence,
+            "num_tokens": one.num_tokens,
+            "num_copied": one.num_copied,
+        },
     )
 
 

@@ -187,6 +187,15 @@ class Patches:
         self._replaced.append(one)
         one.put()
 
+    def drop(self, owner: Any, name: str) -> None:
+        """Restore `owner.name` before `undo`, unless the script has replaced it meanwhile."""
+        for one in [one for one in self._replaced if (one.owner, one.name) == (owner, name)]:
+            if self._num_laid_down:
+                self._replaced.remove(one)
+            elif getattr(owner, name, None) is one.wrapper:
+                self._replaced.remove(one)
+                one.take()
+
     def lay_down(self) -> None:
         """Restore the originals for a while, for example for a compiler that reads their source."""
         self._num_laid_down += 1

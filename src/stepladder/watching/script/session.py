@@ -28,6 +28,7 @@ from stepladder.watching.script.script import (
 if TYPE_CHECKING:
     from stepladder.watching.hooks.names import Names
     from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
+    from stepladder.watching.probe.causality import Causality
     from stepladder.watching.probe.copying import Copying
     from stepladder.watching.probe.independence import Independence
     from stepladder.watching.probe.own_backwards import OwnBackwards
@@ -86,7 +87,7 @@ class Session:
         self._rank = (
             RankSeen(rank=place.rank, size=place.size, run=place.run) if place is not None else None
         )
-        self._after_last: list[Independence | OwnBackwards | Copying] = []
+        self._after_last: list[Independence | OwnBackwards | Copying | Causality] = []
         self._report_of: Callable[..., WatchReport]
         self._error: str | None = None
 
@@ -127,6 +128,7 @@ class Session:
         )
         from stepladder.watching.hooks.steps.backwards import BackwardWatch
         from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
+        from stepladder.watching.probe.causality import Causality
         from stepladder.watching.probe.copying import Copying
         from stepladder.watching.probe.independence import Independence
         from stepladder.watching.probe.own_backwards import OwnBackwards
@@ -146,7 +148,7 @@ class Session:
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
         self._kept = kept
-        self._after_last = [Independence(), OwnBackwards(), Copying()]
+        self._after_last = [Independence(), OwnBackwards(), Copying(), Causality()]
         watcher.start(
             [
                 optimizers,
@@ -174,6 +176,7 @@ class Session:
                 PaddingWatch(),
                 PairWatch(),
                 *_of_examples(),
+                *_of_source_and_shapes(),
                 *self._after_last,
                 CallWatch(names, optimizers),
                 LongPaddingWatch(),
@@ -293,14 +296,25 @@ class Session:
         self._write_s = self._written - began
 
 
+def _of_source_and_shapes() -> tuple[Part, ...]:
+    """Return the parts that read targets from the source, and shapes of the first steps."""
+    from stepladder.watching.hooks.losses.bootstraps import BootstrapWatch
+    from stepladder.watching.hooks.models.reshapes import ReshapeWatch
+
+    return BootstrapWatch(), ReshapeWatch()
+
+
 def _of_examples() -> list[Part]:
     """Return the parts that read examples."""
     from stepladder.watching.hooks.inputs.examples import ExampleWatch
+    from stepladder.watching.hooks.inputs.masks import MaskWatch
     from stepladder.watching.hooks.inputs.pixels import PixelWatch
+    from stepladder.watching.hooks.inputs.repeats import RepeatWatch
     from stepladder.watching.hooks.inputs.shifts import ShiftWatch
     from stepladder.watching.hooks.inputs.stored import StoredWatch
 
-    return [ExampleWatch(), ShiftWatch(), PixelWatch(), StoredWatch()]
+    readers: list[Part] = [ExampleWatch(), MaskWatch(), ShiftWatch(), PixelWatch()]
+    return [*readers, StoredWatch(), RepeatWatch()]
 
 
 def watch_script(

@@ -23,12 +23,16 @@ class Spot:
         function: the function that it is in.
         text: the line, stripped.
         loops: the headers of the loops around it within that function, innermost first.
+        joins: what its statement concatenates with, such as `torch.cat`; empty if it does not.
+        store: what the result replaces and contains, as in `self.rows = torch.cat([self.rows, x])`.
     """
 
     where: str
     function: str
     text: str
     loops: tuple[str, ...] = ()
+    joins: str = ""
+    store: str = ""
 
 
 @dataclass(kw_only=True)
@@ -223,6 +227,48 @@ class MaskedSeen:
 
 
 @dataclass(kw_only=True)
+class HooksSeen:
+    """Hooks of the script on one layer or weight, of which there are ever more.
+
+    Attributes:
+        name: of the layer in its model, or of the weight.
+        kind: such as "forward hooks".
+        function: what most of them call.
+        file, first_line, last_line: where that is defined.
+        registered_at: the line that registers them; None if it was not seen.
+        counts: (step, number), at a few steps.
+    """
+
+    name: str
+    kind: str
+    function: str = ""
+    file: str = ""
+    first_line: int = 0
+    last_line: int = 0
+    registered_at: str | None = None
+    counts: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class RetainedSeen:
+    """Calls of backward at one line that keep their graphs.
+
+    Attributes:
+        nodes: of the graphs of the first such calls in some steps, by step, and how many of them
+            were in an earlier one.
+        num_calls: the most calls in a step.
+        follows_models: a model was called before each of them.
+        is_cleared: a gradient was removed between two of them.
+    """
+
+    where: str | None
+    nodes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    num_calls: int = 0
+    follows_models: bool = True
+    is_cleared: bool = False
+
+
+@dataclass(kw_only=True)
 class CostsSeen:
     """Everything that was seen of costs.
 
@@ -240,6 +286,8 @@ class CostsSeen:
         num_nodes: nodes of the graph of one step; counted up to a limit.
         masked: of the same step; None if it has no such matrix.
         tables: large embedding tables with few used rows, by name.
+        hooks: layers and weights whose hooks become more.
+        retained: by line.
         computed: what layers receive and return in training.
         updated: gradients and the state of optimizers.
     """
@@ -259,5 +307,7 @@ class CostsSeen:
     masked: MaskedSeen | None = None
     enlarged: list[tuple[tuple[int, int], tuple[int, int]] | None] = field(default_factory=list)
     tables: dict[str, TableSeen] = field(default_factory=dict)
+    hooks: list[HooksSeen] = field(default_factory=list)
+    retained: dict[str | None, RetainedSeen] = field(default_factory=dict)
     computed: DenormalsSeen = field(default_factory=DenormalsSeen)
     updated: DenormalsSeen = field(default_factory=DenormalsSeen)

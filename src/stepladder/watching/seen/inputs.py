@@ -106,11 +106,16 @@ class SeedingSeen:
 class Misread(StrEnum):
     """How padding is read as if it were data.
 
-    MASK: a key padding mask is True at the real tokens. LAST: the output of a recurrent layer is
-    read at the last place, which is padding.
+    MASK: a key padding mask is True at the real tokens. ATTENDED: a mask of
+    scaled_dot_product_attention is True at the padding. ADDED: a mask that is added to scores hides
+    the real tokens. SCORES: the scores that a softmax receives hide them. LAST: the output of a
+    recurrent layer is read at the last place, which is padding.
     """
 
     MASK = "mask"
+    ATTENDED = "attended"
+    ADDED = "added"
+    SCORES = "scores"
     LAST = "last"
 
 
@@ -126,6 +131,7 @@ class PaddingSeen:
         num_real, num_padded: places with and without data in the last of these.
         num_rows, num_ended: rows in it, and those that end in padding.
         padding: the id of the padding, if it is known.
+        axes: what brings a table of (rows, places) to the shape of the mask or the scores.
     """
 
     layer: str
@@ -138,3 +144,4 @@ class PaddingSeen:
     num_rows: int = 0
     num_ended: int = 0
     padding: int | None = None
+    axes: str = ""

@@ -116,3 +116,30 @@ class CopiesSeen:
     num_copied: int = 0
     is_causal: bool = False
     why_not: str | None = None
+
+
+@dataclass(kw_only=True)
+class AheadSeen:
+    """A model of tokens whose targets were its input shifted by one, and a copy of it.
+
+    Attributes:
+        where: the line of the loss, or of the first operation that mixes in later tokens.
+        num_shifted: inspected calls with such targets.
+        num_other: calls with other targets.
+        influence: of the tokens after a place on its scores, over that of the tokens up to there:
+            the smallest ratio of the compared places.
+        num_tokens: tokens that the copy received in another order, without the most frequent one.
+        num_copied: of these, how many were the class with the largest score one place before.
+        operation: the first one that mixes in later tokens; None if it is unknown.
+        why_not: why the influence is unknown.
+    """
+
+    where: str | None
+    built: str
+    num_shifted: int = 1
+    num_other: int = 0
+    influence: float = 0.0
+    num_tokens: int = 0
+    num_copied: int = 0
+    operation: str | None = None
+    why_not: str | None = None

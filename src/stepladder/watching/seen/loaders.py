@@ -65,6 +65,59 @@ class DrawsSeen:
     width: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedSeen:
+    """An evaluation of some of a dataset's examples, by a model that had trained on some of them.
+
+    Both are known from the indices of loaders, of what the model last learned from before.
+
+    Attributes:
+        where: the line of the evaluation.
+        trained_at: the line that iterates the loader of training.
+        dataset: the class of the dataset.
+        num_evaluated, num_trained, num_common: examples of both loaders, and those in both.
+        is_named: names of variables say that the evaluation is of held-out examples.
+        is_instead: it is of a part of a split whose largest part no loader reads.
+        has_new: the model was also evaluated on examples that it had not trained on.
+        was_new: these examples were also evaluated before they were trained on.
+    """
+
+    where: str | None
+    trained_at: str | None
+    dataset: str
+    num_evaluated: int
+    num_trained: int
+    num_common: int
+    is_named: bool
+    is_instead: bool
+    has_new: bool
+    was_new: bool
+
+    @property
+    def share(self) -> float:
+        """Return the share of the evaluated examples that was trained on."""
+        return self.num_common / self.num_evaluated
+
+
+@dataclass(kw_only=True)
+class RepeatsSeen:
+    """Examples of one dataset that were fetched several times in the training process.
+
+    Attributes:
+        num_compared, num_equal: fetched again, and of these, equal to what they were before.
+        has_drawn: random numbers were drawn meanwhile.
+        num_examples, example_bytes: of the whole dataset, and of one of its examples.
+        memory_bytes: available memory.
+    """
+
+    num_examples: int
+    num_compared: int = 0
+    num_equal: int = 0
+    has_drawn: bool = False
+    example_bytes: int = 0
+    memory_bytes: int = 0
+
+
 @dataclass(kw_only=True)
 class LoaderSeen:
     """One loader.
@@ -89,6 +142,7 @@ class LoaderSeen:
             followed, and how many of them are distinct.
         least_width: values that the model received of such an example, at least.
         draws: what the samplers of its dataset returned; None if that is unknown.
+        repeats: examples of its dataset that were compared; None if none were.
         sampler_kind: the class of its sampler.
         num_weights, num_zero: weights of its sampler, and how many are 0; 0 if it has none.
     """
@@ -120,6 +174,7 @@ class LoaderSeen:
     num_learnt_distinct: int = 0
     least_width: int | None = None
     draws: DrawsSeen | None = None
+    repeats: RepeatsSeen | None = None
     sampler_kind: str = ""
     num_weights: int = 0
     num_zero: int = 0

@@ -331,6 +331,29 @@ class LostTermSeen:
 
 
 @dataclass(kw_only=True)
+class IgnoredEndSeen:
+    """A target of Q-learning beside a variable with the ends of episodes that is never read.
+
+    Attributes:
+        where: its line.
+        function: that computes it; empty outside of functions.
+        name: that variable.
+        target: the code.
+        num_seen: inspected calls of backward that it leads to.
+        num_transitions, num_ends: values of the variable that were read, until an end was found; 0
+            if its values are unknown.
+    """
+
+    where: str
+    function: str
+    name: str
+    target: str
+    num_seen: int = 0
+    num_transitions: int = 0
+    num_ends: int = 0
+
+
+@dataclass(kw_only=True)
 class ConstantTermSeen:
     """A call of a loss whose value is a term of what backward is called on, but may be constant.
 
@@ -404,3 +427,19 @@ class SummedDivergenceSeen:
 
     shape: tuple[int, ...]
     weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummedTermSeen:
+    """A term of a loss that is a sum over a batch, beside one that is a mean over it.
+
+    Attributes:
+        num: examples of the batch.
+        shape: of the values that are summed.
+        factor, mean_factor: what the sum and the mean are multiplied by, without sign.
+    """
+
+    num: int
+    shape: tuple[int, ...]
+    factor: float
+    mean_factor: float

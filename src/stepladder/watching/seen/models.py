@@ -3,8 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from stepladder.watching.hooks.tensors import Spread
+
+
+class Mixed(StrEnum):
+    """What a reshape mixes if it is used where dimensions are to be exchanged.
+
+    FIRST_TWO: examples and time steps, or another dimension. CHANNELS: the last dimension of each
+    example became its first, or the first its last. SPLIT_HEADS, MERGED_HEADS: those of attention.
+    LAYERS: examples and the layers of a recurrent state.
+    """
+
+    FIRST_TWO = "first_two"
+    CHANNELS = "channels"
+    SPLIT_HEADS = "split_heads"
+    MERGED_HEADS = "merged_heads"
+    LAYERS = "layers"
+
+
+@dataclass(kw_only=True)
+class ReshapeSeen:
+    """A line that reshapes what a model receives or computes, and mixes it.
+
+    Attributes:
+        before, after: both shapes, of its first call.
+        num_steps: steps in which a model learned from what it returned.
+    """
+
+    where: str | None
+    mixed: Mixed
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    num_steps: int = 0
 
 
 @dataclass(kw_only=True)

@@ -13,19 +13,26 @@ from stepladder.watching.seen.inputs import (
     ShiftSeen,
     StoredSeen,
 )
-from stepladder.watching.seen.labels import CopiesSeen, IndependenceSeen, LabelsSeen, PairsSeen
-from stepladder.watching.seen.loaders import LoaderSeen
+from stepladder.watching.seen.labels import (
+    AheadSeen,
+    CopiesSeen,
+    IndependenceSeen,
+    LabelsSeen,
+    PairsSeen,
+)
+from stepladder.watching.seen.loaders import LoaderSeen, SharedSeen
 from stepladder.watching.seen.losses import (
     AverageSeen,
     ComparisonSeen,
     ConstantTermSeen,
+    IgnoredEndSeen,
     LossSeen,
     LostTermSeen,
     MarginSeen,
     OwnBackwardSeen,
     PredictionSeen,
 )
-from stepladder.watching.seen.models import InputSeen, ModelSeen, SavedSeen, StateSeen
+from stepladder.watching.seen.models import InputSeen, ModelSeen, ReshapeSeen, SavedSeen, StateSeen
 from stepladder.watching.seen.steps import (
     BackwardSeen,
     ClippingSeen,
@@ -62,18 +69,22 @@ class Seen:
     averages: list[AverageSeen] = field(default_factory=list)
     comparisons: list[ComparisonSeen] = field(default_factory=list)
     own_backwards: list[OwnBackwardSeen] = field(default_factory=list)
+    ignored_ends: list[IgnoredEndSeen] = field(default_factory=list)
     lost_terms: list[LostTermSeen] = field(default_factory=list)
     constant_terms: list[ConstantTermSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
     starts: list[StartSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)
+    shared: list[SharedSeen] = field(default_factory=list)
     models: list[ModelSeen] = field(default_factory=list)
     inputs: list[InputSeen] = field(default_factory=list)
+    reshapes: list[ReshapeSeen] = field(default_factory=list)
     schedules: list[ScheduleSeen] = field(default_factory=list)
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
     independence: IndependenceSeen | None = None
     copies: CopiesSeen | None = None
+    ahead: AheadSeen | None = None
     labels: list[LabelsSeen] = field(default_factory=list)
     shifts: list[ShiftSeen] = field(default_factory=list)
     pixels: list[PixelsSeen] = field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepladder.watching.seen.losses import RatesSeen, SummedDivergenceSeen
+from stepladder.watching.seen.losses import RatesSeen, SummedDivergenceSeen, SummedTermSeen
 from stepladder.watching.seen.weights import RoundingSeen, WithoutSeen
 
 
@@ -213,6 +213,7 @@ class BackwardSeen:
         num_inputs: different inputs that models received since then.
         sizes: the first two sizes of the last input of a model; empty if unknown.
         divergence: of a variational autoencoder, if it is summed over the batch.
+        summed: a term that is summed over the batch, beside one that is a mean over it.
     """
 
     step: int
@@ -224,6 +225,7 @@ class BackwardSeen:
     num_inputs: int = 0
     sizes: tuple[int, ...] = ()
     divergence: SummedDivergenceSeen | None = None
+    summed: SummedTermSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

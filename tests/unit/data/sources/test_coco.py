@@ -15,7 +15,7 @@ from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
-from stepladder.errors import DataError
+from stepladder.errors import DataError, StepladderError
 
 CATEGORIES = [{"id": 571, "name": "dog"}, {"id": 3, "name": "cat"}, {"id": 0, "name": "empty"}]
 
@@ -155,3 +155,47 @@ def test_annotations_beside_a_folder_are_pointed_to(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"annotations.json names these pictures") as caught:
         list_pictures(PrepareConfig(source=tmp_path / "train"))
     assert [label for _, label in pairs(typed_listing(str(caught.value.fix)))] == ["cat", "dog"] * 6
+
+
+@pytest.mark.parametrize("folder", ["train", "images", "."])
+def test_annotations_in_a_folder_of_pictures_are_its_labels(tmp_path: Path, folder: str) -> None:
+    """As those of camera traps, in which category 0 means an empty picture."""
+    value = coco(*[[3], [0], [571]] * 4)
+    write(tmp_path / "iwildcam_train.json", value, num=12, folder=folder)
+    write(tmp_path / "test.json", coco([], []) | {"annotations": []}, num=0)
+    listing = list_pictures(PrepareConfig(source=tmp_path))
+    assert [label for _, label in pairs(listing)] == ["cat", "empty", "dog"] * 4
+    assert "read the labels in iwildcam_train.json" in listing.warnings[0]
+
+
+def test_pictures_that_annotations_in_the_folder_leave_out_are_counted(tmp_path: Path) -> None:
+    write(tmp_path / "annotations.json", coco(*[[3], [571]] * 4), num=10, folder="train")
+    listing = list_pictures(PrepareConfig(source=tmp_path))
+    assert len(listing.pictures) == 8
+    assert "left out 2 of 10 pictures, which have no category" in listing.warnings[-1]
+
+
+@pytest.mark.parametrize("case", ["two files", "two folders", "few of the pictures"])
+def test_annotations_that_may_not_be_the_labels_are_asked_for(tmp_path: Path, case: str) -> None:
+    num = 30 if case == "few of the pictures" else 12
+    write(tmp_path / "annotations.json", coco(*[[3], [571]] * 6), num=num, folder="train")
+    if case == "two files":
+        write(tmp_path / "corrected.json", coco(*[[571], [3]] * 6), num=0)
+    if case == "two folders":
+        write(tmp_path / "other.json", coco([], []), num=2, folder="test")
+    with pytest.raises(StepladderError, match=r"as a? ?splits?, but") as caught:
+        list_pictures(PrepareConfig(source=tmp_path))
+    assert "annotations.json names these pictures, with a category for each" in str(
+        caught.value.why
+    )
+    assert len(typed_listing(str(caught.value.fix)).pictures) == 12
+
+
+def test_class_folders_beside_annotations_stay_classes(tmp_path: Path) -> None:
+    value = coco(*[[3], [571]] * 6)
+    write(tmp_path / "set/annotations.json", value, num=12, folder="barn")
+    write(tmp_path / "set/other.json", value, num=12, folder="field")
+    assert {label for _, label in pairs(list_pictures(PrepareConfig(source=tmp_path)))} == {
+        "barn",
+        "field",
+    }

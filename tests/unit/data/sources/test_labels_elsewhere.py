@@ -414,16 +414,27 @@ def test_tables_of_each_split_are_pointed_to_together(
     assert Counter(one.split for one in found.pictures) == {Split.TRAIN: 8, Split.VAL: 8}
 
 
-def test_a_table_in_parts_of_a_folder_is_pointed_to(tmp_path: Path) -> None:
+def test_a_table_in_parts_of_a_folder_is_pointed_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [f"HAM_images_part_{1 + at % 2}/{one}.jpg" for at, one in enumerate(IDS)]
     fill(tmp_path, *names)
     rows = [f"{one},{'nv' if at % 3 else 'mel'}" for at, one in enumerate(IDS)]
     fill_table(tmp_path / "HAM.csv", "image_id,dx", *rows)
     with pytest.raises(UsageError, match="they are in 2 folders") as caught:
         listed(tmp_path)
-    assert "--path-column image_id --label-column dx --path-format 'images/{}.jpg'" in str(
-        caught.value.fix
-    )
+    listing = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert Counter(one.label for one in listing.pictures) == {"mel": 4, "nv": 8}
+
+
+def test_a_table_of_names_that_are_in_two_folders_asks_for_one_folder(tmp_path: Path) -> None:
+    fill(tmp_path, *(f"images_{part}/{one}.jpg" for part in (1, 2) for one in IDS[:6]))
+    fill(tmp_path, *(f"images_3/{one}.jpg" for one in IDS[6:]))
+    rows = [f"{one},{'nv' if at % 3 else 'mel'}" for at, one in enumerate(IDS)]
+    fill_table(tmp_path / "HAM.csv", "image_id,dx", *rows)
+    with pytest.raises(UsageError, match="they are in 3 folders") as caught:
+        listed(tmp_path)
+    assert "Move them to one folder beside the table" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize(

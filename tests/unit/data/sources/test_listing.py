@@ -739,7 +739,9 @@ def test_links_out_of_the_source_are_refused_with_the_command_that_follows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = links(tmp_path, monkeypatch)
-    with pytest.raises(DataError, match="contain no pictures that can be read: a") as caught:
+    with pytest.raises(
+        DataError, match="in these class folders are links out of the source: a"
+    ) as caught:
         listed(root)
     assert "2 broken link(s) ('a/link_7.jpg', 'a/link_8.jpg')" in str(caught.value.why)
     assert "3 link(s) that point outside the source" in str(caught.value.why)
@@ -750,6 +752,17 @@ def test_links_out_of_the_source_are_refused_with_the_command_that_follows_them(
     ]
     (warning,) = followed.warnings
     assert "skipped 2 broken link(s) ('a/link_7.jpg', 'a/link_8.jpg')" in warning
+
+
+def test_links_of_all_splits_are_counted(tmp_path: Path) -> None:
+    pool = fill(tmp_path / "pool", *(f"{idx}.jpg" for idx in range(12)))
+    for idx in range(12):
+        folder = tmp_path / f"set/{('train', 'test')[idx % 2]}/{'abc'[idx % 3]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{idx}.jpg").symlink_to(pool / f"{idx}.jpg")
+    with pytest.raises(DataError, match="are links out of the source: train/a, train/b") as caught:
+        listed(tmp_path / "set")
+    assert "12 link(s) that point outside the source" in str(caught.value.why)
 
 
 def test_a_class_that_is_a_link_out_of_the_source_is_never_left_out_in_silence(

@@ -15,6 +15,7 @@ import pytest
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import StepladderError
+from tests.unit.data.sources.printed import typed_listing
 
 Write = Callable[[Path, dict[str, list[str]]], None]
 ONE_EACH = {f"leaf_{idx:04}": [("healthy", "leaf rust")[idx % 2]] for idx in range(6)}
@@ -71,6 +72,31 @@ def yolo_beside(root: Path, classes: dict[str, list[str]]) -> None:
         (root / f"images/{stem}.txt").write_text("".join(lines))
 
 
+def labelme(root: Path, flags: dict[str, list[str]], shapes: dict[str, list[str]]) -> None:
+    for stem in flags:
+        record = {
+            "version": "5.4.1",
+            "flags": {one: one in flags[stem] for one in ("healthy", "leaf rust")},
+            "shapes": [{"label": one, "points": [[0, 0], [1, 1]]} for one in shapes[stem]],
+            "imagePath": f"{stem}.jpg",
+            "imageData": None,
+        }
+        (root / f"images/{stem}.json").write_text(json.dumps(record))
+
+
+def labelme_flags(root: Path, classes: dict[str, list[str]]) -> None:
+    labelme(root, classes, {stem: [] for stem in classes})
+
+
+def labelme_flags_and_shapes(root: Path, classes: dict[str, list[str]]) -> None:
+    labelme(root, classes, {stem: ["leaf", "stem"] for stem in classes})
+
+
+def labelme_shapes(root: Path, classes: dict[str, list[str]]) -> None:
+    none: dict[str, list[str]] = {stem: [] for stem in classes}
+    labelme(root, none, {stem: 2 * some for stem, some in classes.items()})
+
+
 def coco(root: Path, classes: dict[str, list[str]]) -> None:
     names = ["healthy", "leaf rust"]
     record = {
@@ -107,6 +133,12 @@ def refused(
         (voc, "Annotations has annotations of Pascal VOC"),
         (yolo, "labels has annotations of YOLO"),
         (yolo_beside, "images has annotations of YOLO"),
+        (labelme_flags, "images has annotations of LabelMe (flags)"),
+        (labelme_shapes, "images has annotations of LabelMe (labels of shapes)"),
+        (
+            labelme_flags_and_shapes,
+            "images has annotations of LabelMe (flags; their shapes have labels, too)",
+        ),
     ],
 )
 def test_the_command_writes_one_class_for_each_picture(
@@ -122,11 +154,32 @@ def test_the_command_writes_one_class_for_each_picture(
     assert Counter(one.label for one in listing.pictures) == {"healthy": 3, "leaf rust": 3}
 
 
-@pytest.mark.parametrize("write", [cvat, voc, yolo, yolo_beside, coco])
+@pytest.mark.parametrize("write", [cvat, voc, yolo, yolo_beside, labelme_shapes, coco])
 def test_several_classes_in_a_picture_are_no_labels(tmp_path: Path, write: Write) -> None:
     error = refused(tmp_path / "my task", "", write, SEVERAL)
     assert "several classes in 6 of 6. A classifier needs one class for each" in str(error.why)
     assert "Crop the boxes" in str(error.fix)
+
+
+def test_pictures_without_a_flag_or_a_file_are_counted_and_left_out(tmp_path: Path) -> None:
+    for split, idx in ((split, idx) for split in ("train", "val") for idx in range(4)):
+        folder = tmp_path / split
+        folder.mkdir(exist_ok=True)
+        (folder / f"{idx}.jpg").write_bytes(b"x")
+        flags = {"crack": idx == 1, "intact": idx == 0}
+        record = {"flags": flags, "shapes": [], "imagePath": f"{idx}.jpg"}
+        if idx < 3:
+            (folder / f"{idx}.json").write_text(json.dumps(record))
+    with pytest.raises(StepladderError) as caught:
+        list_pictures(PrepareConfig(source=tmp_path))
+    assert "with one class in 4 of 8; left out: 2 without a class (" in str(caught.value.why)
+    assert "), 2 without annotations (" in str(caught.value.why)
+    listing = typed_listing(str(caught.value.fix).partition(": ")[2])
+    assert {(one.path, one.label, one.split) for one in listing.pictures} == {
+        (f"{split}/{idx}.jpg", ["intact", "crack"][idx], split)
+        for split in ("train", "val")
+        for idx in range(2)
+    }
 
 
 def test_equal_names_in_train_and_val_keep_their_own_annotations(tmp_path: Path) -> None:

@@ -872,7 +872,7 @@ def test_parts_that_training_does_not_have_are_not_added(tmp_path: Path) -> None
     path.write_text(yolo("val/box_loss,val/obj_loss,val/dfl_loss"))
     run = only(audit([str(path)]))
     assert {row.val_loss for row in run.log.rows} == {None}
-    assert "neither a total loss nor" in finding(run, "fit").evidence
+    assert "no total loss, of training or of validation" in finding(run, "fit").evidence
 
 
 def test_text_around_a_table_in_markdown_is_no_row_of_it(tmp_path: Path) -> None:

@@ -70,3 +70,25 @@ def test_a_few_bursts_are_not_unstable(tmp_path: Path) -> None:
     losses[9] = losses[15] = 3.0
     shares = [round(0.9 - 0.2 * loss, 3) for loss in losses]
     assert stability(tmp_path / "a.csv", losses, shares) is None
+
+
+SHORT_TRAIN = (2.31, 1.58, 1.09, 0.88, 0.61, 0.53, 0.39, 0.33, 0.22, 0.35)
+SHORT = (3.21, 0.94, 1.45, 1.81, 0.59, 2.26, 0.18, 1.49, 0.15, 2.77)
+SHORT_SHARES = (0.49, 0.50, 0.53, 0.61, 0.62, 0.50, 0.86, 0.60, 0.88, 0.49)
+
+
+def test_ten_epochs_show_large_and_regular_jumps(tmp_path: Path) -> None:
+    found = stability(tmp_path / "a.csv", SHORT, SHORT_SHARES, train=SHORT_TRAIN)
+    assert found is not None
+    assert "between 0.15 and 2.77 in the last 7 evaluations" in found.evidence
+    (run,) = audit([str(tmp_path / "a.csv")]).runs
+    fit = next(f for f in run.findings if f.check == "fit")
+    assert "validation jumps so much" in fit.evidence
+    assert fit.fix.startswith("Make validation stable first")
+    assert run.best_epoch == 9
+
+
+def test_ten_epochs_with_a_small_set_are_stable(tmp_path: Path) -> None:
+    losses = (1.2, 0.9, 0.95, 0.7, 0.8, 0.55, 0.72, 0.5, 0.66, 0.48)
+    shares = (0.5, 0.62, 0.58, 0.7, 0.66, 0.78, 0.7, 0.8, 0.74, 0.82)
+    assert stability(tmp_path / "a.csv", losses, shares, train=SHORT_TRAIN) is None

@@ -24,8 +24,8 @@ from stepladder.data.sources.containers.labels import checked_label, encodable
 from stepladder.data.sources.containers.tar import Member, read_members
 from stepladder.data.sources.label_tables.labels import other_names
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell
-from stepladder.data.sources.walk import Skipped, why_no_picture
+from stepladder.data.sources.split_names import SPLIT_WORDS, is_only_of_annotations, split_of_cell
+from stepladder.data.sources.walk import OF_MASKS, Skipped, why_no_picture
 from stepladder.errors import DataError
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
@@ -106,6 +106,9 @@ class TarContainer(Container):
         for sample in self._grouped(self._members(skipped)):
             if self._is_extra(sample):
                 self._skip(sample)
+            elif self._is_mask(sample):
+                for member in sample.fields.values():
+                    self.skipped.add(f"{self.name}/{member.name}", OF_MASKS)
             else:
                 yield sample
         self._file.refuse_changed()
@@ -206,6 +209,11 @@ class TarContainer(Container):
         if {"cls", "txt", name.lower().lstrip(".")} & sample.fields.keys():
             return False
         return _fact(_facts(sample, f"{self.name}: sample {sample.key}"), name) is _MISSING
+
+    def _is_mask(self, sample: _Sample) -> bool:
+        """Return True if the folder of a class is in one of masks: `ground_truth/scratch/1.png`."""
+        around = sample.key.split("/")[:-2]
+        return bool(self._has_folders) and any(map(is_only_of_annotations, around))
 
     def _skip(self, sample: _Sample) -> None:
         """Skip files that are no pictures, unless they belong to a picture elsewhere in the tar."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
@@ -16,7 +18,7 @@ from stepladder.data.sources.folders.repeats import without_repeats
 from stepladder.data.sources.listing import Picture, name_some
 from stepladder.data.sources.no_classes import refuse_one_folder
 from stepladder.data.sources.not_here import remedy
-from stepladder.data.sources.walk import Folder, printable
+from stepladder.data.sources.walk import OUTSIDE, Folder, Skipped, printable
 from stepladder.errors import DataError
 
 _OF_LETTERS: Final = re.compile(r"([^\W\d_])(?: ?- ?([^\W\d_]))?|0-9|#")
@@ -38,7 +40,7 @@ def list_classes(
     """
     pictures: list[Picture] = []
     full: list[Folder] = []
-    empty: list[str] = []
+    empty: list[Folder] = []
     folders = without_repeats(reading, folders)
     num_warnings = len(reading.warnings)
     named = _named_classes(reading, folders)
@@ -48,7 +50,7 @@ def list_classes(
         num_before = len(pictures)
         pictures += (Picture(path, label, split) for path in reading.walk.files(folder))
         if len(pictures) == num_before:
-            empty.append(folder.path)
+            empty.append(folder)
         else:
             full.append(folder)
             if not is_told:
@@ -68,13 +70,31 @@ def list_classes(
         if len(full) == 1 and len(reading.names_below(full[0])) >= MIN_SHARED:
             fix = "Remove these folders; or, if the classes are in the folder beside them, "
             fix += f"use --source {reading.root / full[0].path}"
-        raise DataError(
-            f"these class folders contain no pictures that can be read: {name_some(empty)}",
-            where=reading.walk.root,
-            why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
-            fix=fix,
-        )
+        raise _empty(reading, empty, fix)
     return pictures
+
+
+def _empty(reading: FolderReading, folders: list[Folder], fix: str) -> DataError:
+    """Return the error for class folders without pictures, with all that was skipped."""
+    names = name_some([folder.path for folder in folders])
+    what = f"these class folders contain no pictures that can be read: {names}"
+    skipped = reading.walk.skipped
+    if all(OUTSIDE in _skipped_in(reading, folder).counts for folder in folders):
+        what = f"the pictures in these class folders are links out of the source: {names}"
+        skipped = _skipped_in(reading, reading.walk.start())
+    return DataError(
+        what,
+        where=reading.walk.root,
+        why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
+        fix=fix,
+    )
+
+
+def _skipped_in(reading: FolderReading, folder: Folder) -> Skipped:
+    """Return what is skipped in a folder."""
+    walk = replace(reading.walk, skipped=Skipped())
+    deque(walk.files(folder), maxlen=0)
+    return walk.skipped
 
 
 def nested_warning(reading: FolderReading, *, can_group: bool) -> str:

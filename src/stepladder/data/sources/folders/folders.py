@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.data.sources.archives import is_archive, packed_beside
 from stepladder.data.sources.folders.ambiguous import refuse_crossing, refuse_versions_with_splits
+from stepladder.data.sources.folders.anomalies import refuse_several_objects
 from stepladder.data.sources.folders.classes import list_classes, nested_warning
 from stepladder.data.sources.folders.copied_names import copied_names_warning
 from stepladder.data.sources.folders.reading import (
@@ -44,7 +45,7 @@ from stepladder.data.sources.folders.splits import (
 from stepladder.data.sources.folders.top import find_top
 from stepladder.data.sources.label_pattern import LabelPattern
 from stepladder.data.sources.labels_elsewhere import without_masks
-from stepladder.data.sources.listing import Listing, Picture, name_some
+from stepladder.data.sources.listing import Listing, Note, Picture, name_some
 from stepladder.data.sources.no_classes import (
     no_class_folders,
     refuse_folders_of_a_table,
@@ -87,7 +88,8 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
         if how is None and OF_MASK_FILES in skipped.counts:
             how = "If masks are pictures to train on, move them to a folder of their own class"
         told = f"{root}: skipped {skipped.describe()}"
-        reading.warnings.append(f"{told}. {how}" if how else told)
+        is_note = how is None and skipped.are_documents()
+        reading.warnings.append(Note(told) if is_note else f"{told}. {how}" if how else told)
     is_packed = any(is_archive(path) for some in skipped.examples.values() for path in some)
     if is_packed and (packed := packed_beside(root, [picture.path for picture in pictures])):
         reading.warnings.append(packed)
@@ -139,6 +141,7 @@ def _pictures(reading: FolderReading) -> list[Picture]:
             f"{root}: took the folders inside the class folders for splits: {shown}"
         )
         return list_inner_splits(reading, folders, inner)
+    refuse_several_objects(reading, folders, below)
     refuse_crossing(reading, folders, below)
     classes = [one for one in folders if len(below[one]) >= MIN_SHARED]
     refuse_names_of_splits(root, [one.name for one in folders], [one.path for one in classes])

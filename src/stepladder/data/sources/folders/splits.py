@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from stepladder.config.choices import Split
 from stepladder.data.sources.folders.ambiguous import ambiguous
+from stepladder.data.sources.folders.anomalies import refuse_one_class_in_train
 from stepladder.data.sources.folders.classes import list_classes
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.listing import Picture, name_some
@@ -14,6 +15,7 @@ from stepladder.data.sources.split_labels import are_no_classes, label_by_table
 from stepladder.data.sources.split_names import (
     SPLIT_NAMES,
     assign_splits,
+    is_of_annotations,
     named_as_splits,
     split_candidates,
     write_split_folders,
@@ -69,7 +71,8 @@ def find_splits(
         )
     classes = {name for folder in found for name in below[folder]}
     for folder in folders:
-        if folder not in found and len(classes & set(below[folder])) >= MIN_SHARED:
+        is_other = folder not in found and not is_of_annotations(folder.name)
+        if is_other and len(classes & set(below[folder])) >= MIN_SHARED:
             raise ambiguous(reading, folders, classes & set(below[folder]), below)
     warn_of_names(reading, {folder.name: split for folder, split in found.items()})
     return found
@@ -170,6 +173,7 @@ def list_splits(
     for folder, split in splits.items():
         if split is not Split.TRAIN:
             pictures += _list_held_out(reading, folder, split, classes, around - classes)
+    refuse_one_class_in_train(reading, splits, pictures)
     return pictures
 
 

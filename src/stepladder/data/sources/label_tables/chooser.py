@@ -65,7 +65,7 @@ from stepladder.data.sources.label_tables.refusals import (
     refuse_pixels,
     several_splits,
 )
-from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.listing import Note, name_some
 from stepladder.data.sources.split_names import split_of_word
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
@@ -384,7 +384,7 @@ def _notes(
             exists = printable(reader(reading.cells(columns.path)[0]))
             reasons.append(f"{exists} exists, {what_lacks(reader)}")
         reasons += [f"read as with {options}"] if options else []
-        yield f"{reading.path}: {'; '.join(reasons)}"
+        yield Note(f"{reading.path}: {'; '.join(reasons)}")
     if columns.split is None and not one_hot:
         used = {columns.path, columns.label, reading.index(config.group_by)}
         others = [name for at, name in enumerate(header) if at not in used]
@@ -396,4 +396,4 @@ def _notes(
     if one_hot:
         names = ", ".join(header[at] for at in one_hot[:_MAX_CLASSES_NAMED])
         more = ", …" if len(one_hot) > _MAX_CLASSES_NAMED else ""
-        yield f"{reading.path}: read the columns {names}{more} as classes; each row has one 1"
+        yield Note(f"{reading.path}: read the columns {names}{more} as classes; each row has one 1")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,18 @@ def is_coco(record: Any) -> bool:
         and _are_objects(record.get("categories", []))
         and ("annotations" in record or "categories" in record)
     )
+
+
+def is_coco_file(path: Path) -> bool:
+    """Return True if a file has COCO annotations.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    try:
+        return is_coco(json.loads(path.read_text("utf-8-sig")))
+    except (ValueError, RecursionError):
+        return False
 
 
 def rows_of_coco(record: Mapping[str, Any], path: Path) -> tuple[str, list[dict[str, Any]]]:

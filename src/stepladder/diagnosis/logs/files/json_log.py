@@ -344,7 +344,8 @@ def _num_evaluated(history: Sequence[Mapping[str, Any]]) -> int | None:
             product, doubt = seconds * rate, 6e-5 * rate + 6e-4 * seconds
             if doubt > 0.5 or abs(product - round(product)) > doubt:
                 return None
-            found.add(round(product))
+            if round(product) > 0:  # else the rate was not measured, or rounded to 0
+                found.add(round(product))
     return found.pop() if len(found) == 1 else None
 
 

@@ -90,7 +90,7 @@ _WHOLE = {
     "data_wait_frac": Meaning.DATA_WAIT_FRAC,
 }
 _DATA_WAIT = re.compile(r"data_?(loading|load|wait|fetch)\w*_(percent|pct)$")
-_LEARNING_RATE = re.compile(r"(^|_)(lr|learning_rate|lr_adam|lr_sgd|lr_adamw)(_?(pg)?\d+)?$")
+_LEARNING_RATE = re.compile(r"(^|_)(lrs?|learning_rates?|lr_adam|lr_sgd|lr_adamw)(_?(pg)?\d+)?$")
 SPLIT_OF_WORD = {
     **dict.fromkeys(
         ("val", "valid", "validation", "validate", "eval", "evaluation", "evaluate", "dev",
@@ -118,6 +118,7 @@ _ERROR_RATE = re.compile(
     r"^(error_?rate|err_?rate|(top_?1_?)(err|error)|(err|error)_?1|merror|"
     r"class(ification)?_err(or)?(_rate)?|misclassification(_rate)?)$"
 )
+_ERROR_IN_PERCENT = re.compile(r"^(err|error)_percent$")  # other errors may be of a regression
 _LOSS = re.compile(
     r"^(loss|losses|nll(_loss)?|(categorical_|sparse_categorical_|binary_|language_)?"
     r"cross_?entropy(_loss)?|ce_?loss|xent|(m|binary_|multi_)?log_?loss)$"
@@ -133,7 +134,8 @@ _SCORES = (  # held-out metrics, the one that summarizes most first; accuracy of
     re.compile(r"(^|_)(auc|auroc|roc_auc|auprc|average_precision)$"),
     re.compile(r"(^|_)(iou|dice|jaccard|iou_score|dice_score|dice_coef)$"),
     re.compile(r"(^|_)(balanced_acc(uracy)?|mcc|matthews_correlation|kappa|exact_match|em|r2)$"),
-    re.compile(r"(^|_)(pearson|pearsonr|spearman|spearmanr)(_\w+)?$"),
+    re.compile(r"(^|_)(spearman|spearmanr)(_\w+)?$"),
+    re.compile(r"(^|_)(pearson|pearsonr)(_\w+)?$"),
     re.compile(r"(^|_)(bleu|sacrebleu|rouge_?l|rouge_?1|meteor|cider|wer|cer)$"),
 )
 _FRACTION = re.compile(
@@ -150,6 +152,10 @@ _NO_METRIC = re.compile(
     r"batches|mb|gb|compilation|flos)(_|$)|wall|throughput|^best|_best(_|$)|(^|_)ema(_|$)"
 )
 _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+_NAN = re.compile(  # as C and C++ print it on Linux and Windows
+    r"[-+]?(?:nan(?:\(\w*\))?|1\.#(?:IND|QNAN|SNAN)\d*)", re.IGNORECASE
+)
+_INFINITE = re.compile(r"[-+]?(?:inf(?:inity)?|1\.#INF\d*)", re.IGNORECASE)
 _PLACE = re.compile(r"(?:(?:epoch|step|iter)\W{0,2})?(\d+)(?: ?(?:/|of) ?\d+)?", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d{1,2}):(\d\d(?:\.\d+)?)")
 _LOWER_IS_BETTER = re.compile(
@@ -245,6 +251,8 @@ def meaning(name: str) -> Meaning | None:
     if _LEARNING_RATE.search(text):
         return Meaning.LEARNING_RATE
     split, rest = split_of(name)
+    if _ERROR_IN_PERCENT.match(rest):
+        return Meaning(f"{split or 'train'}_accuracy")
     rest = rest.removesuffix("_percent").removesuffix("_step")
     if split == "val" and rest == "loss_sem":
         return Meaning.VAL_LOSS_SEM
@@ -271,8 +279,9 @@ def has_split(name: str) -> bool:
 
 def is_error_rate(name: str) -> bool:
     """Return True if a column is an error rate, which is 1 minus accuracy."""
-    rest = split_of(name)[1].removesuffix("_percent")
-    return _ERROR_RATE.match(rest) is not None
+    rest = split_of(name)[1]
+    found = _ERROR_IN_PERCENT.match(rest) or _ERROR_RATE.match(rest.removesuffix("_percent"))
+    return found is not None
 
 
 @lru_cache(_NUM_NAMES)
@@ -322,8 +331,10 @@ def read_number(text: str) -> float | None:
     factor = 1.0
     if bare.endswith("%"):
         bare, factor = bare[:-1].strip(), 0.01
-    if bare.lower().lstrip("+-") in ("nan", "inf", "infinity"):
-        return float(bare)
+    if _NAN.fullmatch(bare):
+        return math.nan
+    if _INFINITE.fullmatch(bare):
+        return -math.inf if bare.startswith("-") else math.inf
     if not _NUMBER.fullmatch(bare):
         return None
     value = float(bare.replace(",", ".")) * factor

@@ -21,13 +21,14 @@ from stepladder.diagnosis.logs.meaning.column_names import (
     is_error_rate,
     is_fraction_name,
     is_percent_name,
-    meaning,
     plain_name,
     read_duration,
     read_number,
     read_place,
+    split_of,
     unreadable_cells,
 )
+from stepladder.diagnosis.logs.meaning.finite import ends_of_finite, is_sparse
 from stepladder.diagnosis.logs.meaning.loss_parts import with_summed_losses
 from stepladder.diagnosis.logs.meaning.splits import SCORE, column_meanings, domains
 from stepladder.records.audit import LogFormat, LogRow, RunLog
@@ -38,6 +39,7 @@ _TOP1 = re.compile(r"(top|prec|acc|accuracy)[ _@-]*1(?!\d)", re.IGNORECASE)
 _PERCENT_FROM = 1.5  # accuracies above it are in percent
 _MAX_UNIX_S = 1e11  # larger ones are milliseconds
 _MIN_COUNTED = 3  # evaluations at one step
+_MIN_CURVE = 4  # evaluations that show how a training went
 _DURATIONS = frozenset({Meaning.TIME, Meaning.EPOCH_S, Meaning.ELAPSED_S, Meaning.TOTAL_S})
 _OF_CURVES = frozenset(
     {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.VAL_LOSS, Meaning.VAL_ACCURACY, SCORE}
@@ -92,7 +94,7 @@ class Table:
 
 def to_run_log(table: Table) -> RunLog:
     """Read the cells of one training."""
-    cells, summed = with_summed_losses(table.cells)
+    cells, summed = with_summed_losses(_with_error_rates(table.cells))
     table = replace(table, cells=cells, notes=(*table.notes, *summed))
     reading = _Reading.of(table)
     merged = [_merged(group) for group in _evaluations(reading.rows)]
@@ -103,6 +105,7 @@ def to_run_log(table: Table) -> RunLog:
         totals.pop("epochs", None)
     times = [row.elapsed_s for row in rows if row.elapsed_s is not None]
     totals = ({"total_s": max(times)} if times else {}) | totals
+    not_finite, last_finite = ends_of_finite(table.cells, reading.epoch_offset)
     log = RunLog(
         name=table.name,
         path=table.path,
@@ -114,13 +117,29 @@ def to_run_log(table: Table) -> RunLog:
         is_score_fraction=reading.is_score_fraction,
         accuracy_column=reading.accuracy_column,
         is_val_test=reading.is_val_test,
-        notes=(*_numbering(table, rows), *table.notes, *counted, *reading.notes),
+        notes=(
+            *_numbering(table, rows),
+            *table.notes,
+            *counted,
+            *reading.notes,
+            *_of_training(reading, len(merged)),
+        ),
         num_unreadable=reading.num_unreadable,
-        not_finite=_first_not_finite(table.cells, reading.epoch_offset),
+        not_finite=not_finite,
+        last_finite=last_finite,
         resumed_at=tuple(place + reading.epoch_offset for place in table.resumed_at),
         **totals,
     )
     return replace(log, **{key: value for key, value in table.known.items() if value is not None})  # type: ignore[arg-type]
+
+
+def _with_error_rates(cells: Sequence[Cells]) -> Sequence[Cells]:
+    """Name a column such as `test err` an error rate if all of its values have a percent sign."""
+    names = {name for row in cells for name in row if split_of(name)[1] in ("err", "error")}
+    names -= {n for n in names for row in cells if not row.get(n, "%").strip().endswith("%")}
+    if not names:
+        return cells
+    return [{f"{n}_rate" if n in names else n: text for n, text in row.items()} for row in cells]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +270,26 @@ def _numbering(table: Table, rows: Sequence[LogRow]) -> tuple[str, ...]:
     return ("epochs are counted from 1 here: epoch 0 of the log is 1",)
 
 
+def _of_training(reading: _Reading, num_evaluations: int) -> tuple[str, ...]:
+    """Return how the training loss changed, if a log with few evaluations has many of them.
+
+    The row of an evaluation has their mean since the one before.
+    """
+    losses = [row for row in reading.rows if Meaning.TRAIN_LOSS in row]
+    if not losses or num_evaluations >= _MIN_CURVE or len(losses) <= 2 * num_evaluations:
+        return ()
+    first, last = losses[0], losses[-1]
+    kind = Meaning.STEP if Meaning.STEP in first and Meaning.STEP in last else Meaning.EPOCH
+    at = [""] * 2
+    if kind in first and kind in last:
+        offset = reading.epoch_offset if kind is Meaning.EPOCH else 0
+        at = [f" ({kind.value} {row[kind] + offset:g})" for row in (first, last)]
+    return (
+        f"the training loss went from {first[Meaning.TRAIN_LOSS]:.5g}{at[0]} to "
+        f"{last[Meaning.TRAIN_LOSS]:.5g}{at[1]}; a row has its mean since the evaluation before",
+    )
+
+
 def _counted(rows: list[LogRow]) -> tuple[list[LogRow], tuple[str, ...]]:
     """Return rows that are all of one epoch or step with a counted one, and a note about it."""
     places = {(row.epoch, row.step) for row in rows}
@@ -261,33 +300,6 @@ def _counted(rows: list[LogRow]) -> tuple[list[LogRow], tuple[str, ...]]:
     return [replace(row, epoch=None, step=idx + 1) for idx, row in enumerate(rows)], (
         f"all {len(rows)} evaluations have {place}, so they are counted, in the order of the log; "
         "pass the epoch or step to the logger when you log a value",
-    )
-
-
-def _first_not_finite(cells: Sequence[Cells], epoch_offset: int) -> LogRow | None:
-    """Return the first line from which on a loss is not finite, also one that is not judged.
-
-    A row of evaluations is a mean of several lines, and ends later.
-    """
-    starts = []
-    for name in dict.fromkeys(name for row in cells for name in row):
-        texts = [row.get(name, "") for row in cells]
-        if meaning(name) not in (Meaning.TRAIN_LOSS, Meaning.VAL_LOSS) or _is_sparse(texts):
-            continue
-        numbers = [(idx, read_number(text)) for idx, text in enumerate(texts)]
-        known = [(idx, number) for idx, number in numbers if number is not None]
-        last = max((idx for idx, number in known if math.isfinite(number)), default=-1)
-        starts += [idx for idx, _ in known if idx > last][:1]
-    if not starts:
-        return None
-    row = cells[min(starts)]
-    epoch, step = (
-        next((read_place(text) for name, text in row.items() if meaning(name) is kind), None)
-        for kind in (Meaning.EPOCH, Meaning.STEP)
-    )
-    return LogRow(
-        epoch=None if epoch is None else epoch + epoch_offset,
-        step=None if step is None or not math.isfinite(step) else int(step),
     )
 
 
@@ -309,7 +321,7 @@ def _values(
         for name, kind in kinds.items()
         if kind in ACCURACIES and is_error_rate(name)
     }
-    sparse = {name for name in kinds if _is_sparse(texts[name])}
+    sparse = {name for name in kinds if is_sparse(texts[name])}
     rows = []
     for row in cells:
         values: dict[Meaning | str, float] = {}
@@ -323,16 +335,6 @@ def _values(
         if values:
             rows.append(values)
     return rows
-
-
-def _is_sparse(texts: Sequence[str]) -> bool:
-    """Return True if `nan` means not measured: numbers follow it more than once."""
-    numbers = [number for text in texts if (number := read_number(text)) is not None]
-    returns = sum(
-        math.isnan(before) and not math.isnan(after)
-        for before, after in itertools.pairwise(numbers)
-    )
-    return returns > 1
 
 
 def _is_above_1(text: str) -> bool:
@@ -486,6 +488,9 @@ def _notes(
             f"there is no column {table.metric}, which --metric names; the log has "
             f"{', '.join(columns)}"
         )
+    judged = next((name for name, kind in meanings.items() if kind is Meaning.VAL_ACCURACY), None)
+    if judged is not None and is_error_rate(judged):
+        notes.append(f"val_accuracy is 100 % minus {judged}")
     known = set(meanings.values())
     if not known & {*HELD_OUT, SCORE}:
         notes.append(

@@ -60,7 +60,12 @@ def name_splits(cells: Sequence[Cells]) -> list[Cells]:
                 _names_splits(name, cells)), None)  # fmt: skip
     if key is None:
         return list(cells)
-    return [_named(row, key) for row in cells]
+    has_own_rate = any(
+        _split_of_row(row, key) == "train" and meaning(name) is Meaning.LEARNING_RATE
+        for row in cells
+        for name in row
+    )
+    return [_named(row, key, keep_rate=not has_own_rate) for row in cells]
 
 
 def _names_splits(name: str, cells: Sequence[Cells]) -> bool:
@@ -75,16 +80,25 @@ def _split_word(text: str) -> str:
     return text.strip().lower().removesuffix("_epoch").removesuffix("_iter")
 
 
-def _named(row: Cells, key: str) -> Cells:
-    """Return a row with its split in the names of its metrics."""
-    split = SPLIT_OF_WORD.get(_split_word(row.get(key, "")))
+def _split_of_row(row: Cells, key: str) -> str | None:
+    return SPLIT_OF_WORD.get(_split_word(row.get(key, "")))
+
+
+def _named(row: Cells, key: str, *, keep_rate: bool) -> Cells:
+    """Return a row with its split in the names of its metrics.
+
+    The learning rate is kept in a row of an evaluation if no row of training has one.
+    """
+    split = _split_of_row(row, key)
     if split is None:
         return row
     has_epoch = any(meaning(name) is Meaning.EPOCH and text for name, text in row.items())
     named: dict[str, str] = {}
     for name, text in row.items():
         kind = meaning(name)
-        if split != "train" and kind in _OF_TRAINING and (has_epoch or kind is not Meaning.STEP):
+        is_kept = kind is Meaning.LEARNING_RATE and keep_rate
+        is_of_step = kind is Meaning.STEP and not has_epoch
+        if split != "train" and kind in _OF_TRAINING and not is_of_step and not is_kept:
             continue
         is_metric = kind in ACCURACIES | LOSSES or (
             kind is None and is_measure(name) and read_number(text) is not None

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from itertools import pairwise
 
 from stepladder.diagnosis.logs.meaning.attempts import split_attempts, without_replays
 from stepladder.diagnosis.logs.meaning.column_names import (
@@ -27,25 +26,32 @@ from stepladder.diagnosis.logs.meaning.column_names import (
     meaning,
     plain_name,
     read_number,
-    read_place,
     score_rank,
     split_of,
 )
 from stepladder.diagnosis.logs.meaning.rows import Cells, Table
+from stepladder.diagnosis.logs.printed.counted import counted_alike
 from stepladder.diagnosis.logs.printed.detection_lines import with_precisions
 from stepladder.diagnosis.logs.printed.leading_epochs import name_leading_epochs
 from stepladder.diagnosis.logs.printed.scores import name_scores
 from stepladder.diagnosis.logs.printed.screen import screen_lines
 from stepladder.diagnosis.logs.printed.unnamed_loops import name_unnamed_loops
+from stepladder.diagnosis.logs.printed.values import (
+    FILLERS,
+    NAN,
+    NUM,
+    error_rate,
+    with_means,
+    with_plain_values,
+)
 from stepladder.records.audit import LogFormat
 
-_NUM = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|[-+]?inf"
 _PAIR = re.compile(
-    r"(?<![\w.])(?P<name>[A-Za-z_][\w@./'-]{0,60}(?: [A-Za-z_(][\w@./')-]{0,60}){0,4})"
-    rf"\s*(?:[:=]\s*|\s+)\[?(?P<value>{_NUM})"
-    rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?:(?P<mean>{_NUM})\s*%?|[nN]\s*=\s*(?P<num>\d+))\s*\))?(?![\w:]|\.\d)"
+    r"(?<![\w.])(?P<name>[A-Za-z_][\w@./'-]{0,60}"
+    rf"(?: (?!{NAN})[A-Za-z_(][\w@./')-]{{0,60}}){{0,4}})"
+    rf"\s*(?:[:=]\s*|\s+)\[?(?P<value>{NUM})"
+    rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?:(?P<mean>{NUM})\s*%?|[nN]\s*=\s*(?P<num>\d+))\s*\))?(?![\w:]|\.\d)"
 )
-_LIST = re.compile(rf"\[\s*((?:{_NUM})(?:\s*,\s*(?:{_NUM}))+)\s*\]")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)")
 _HEAD = re.compile(  # times, levels and names of loggers
     r"^\W*(?:\w{3} )?(?:\w{3} +\d+ )?(?:\d{2,4}[-/])?\d\d[-/:]\d\d[ T:]?[\d:,.+]*(?: \d{4})?\W*"
@@ -92,9 +98,6 @@ _METER = re.compile(
     r"^(\W*)Test(?=(?: \(EMA\))?:\s+(?:(?:EMA )?\[\s*\d+/\d+\]|Acc@1 ))", re.MULTILINE
 )
 _VALIDATION = re.compile(r"^\W*(?:val|valid|validation)\b", re.MULTILINE | re.IGNORECASE)
-_FILLERS = frozenset(
-    {"on", "of", "the", "set", "data", "dataset", "split", "images", "examples", "samples"}
-)
 _OF_LAST = frozenset({"final", "last"})  # the only test result, but another one of validation
 _OF_BEST = re.compile(r"(^|_)best_(model|checkpoint|weights)(_|$)")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
@@ -107,7 +110,6 @@ _TIME_AT_END = re.compile(  # of the epoch: `| 87.0s`, `(87.0 s)`, `time: 87.0 s
 )
 _AVERAGE_PRECISION = re.compile(r"(?:bbox|segm|keypoints)[ /]AP")  # always of held-out data
 _MAX_LINE = 4000
-_MIN_PAIRS = 3  # of training and its evaluation
 _NUM_NAMES = 4096  # the same few names are in every line
 
 
@@ -137,7 +139,7 @@ def read_text(text: str, *, name: str, path: str) -> list[Table]:
     text, scores = name_scores(text)
     text, renamed = _with_validation(text)
     rows, repeated = _without_repeats(list(_rows(text)))
-    rows, counted = _counted_alike(rows)
+    rows, counted = counted_alike(rows)
     notes = (*loops, *leading, *scores, *renamed, *repeated, *counted)
     cells, is_after_replay = without_replays([cells for cells, _ in rows])
     if len(cells) < len(rows):
@@ -174,6 +176,7 @@ class _Place:
         is_of_checkpoint: it names the epoch of a checkpoint that was loaded, as in `loaded
             checkpoint last.pth (epoch 12)`.
         is_resumed: it is the first line of training after such a line.
+        rate: the learning rate of a line that has no other value.
     """
 
     epoch: str | None = None
@@ -188,6 +191,7 @@ class _Place:
     is_of_number: bool = False
     is_of_checkpoint: bool = False
     is_resumed: bool = False
+    rate: str | None = None
 
     def is_before(self, other: _Place | None) -> bool:
         """Return True if its batch comes before that of another line of the same loop."""
@@ -259,38 +263,6 @@ def _untimed(cells: Cells) -> frozenset[tuple[str, str]]:
     return frozenset(item for item in cells.items() if item[0] not in ("timestamp", "time"))
 
 
-def _counted_alike(
-    rows: list[tuple[Cells, bool]],
-) -> tuple[list[tuple[Cells, bool]], tuple[str, ...]]:
-    """Count epochs from 1 in all rows, if training counts from 0 and evaluations from 1.
-
-    Or the other way round. Each evaluation then follows the training of the epoch before it.
-    """
-    order = [(_is_held_out(cells), read_place(cells.get("epoch", ""))) for cells, _ in rows]
-    for from_0 in (False, True):  # whether these are the evaluations
-        epochs = [at for is_held_out, at in order if is_held_out is from_0 and at is not None]
-        others = [at for is_held_out, at in order if is_held_out is not from_0 and at is not None]
-        if not epochs or not others or (min(epochs), min(others)) != (0, 1):
-            continue
-        pairs = [(a, b) for a, b in pairwise(order) if not a[0] and b[0]]
-        gap = -1 if from_0 else 1
-        is_apart = all(a is not None and b is not None and b - a == gap for (_, a), (_, b) in pairs)
-        if len(pairs) < _MIN_PAIRS or not is_apart:
-            continue
-        which = ("evaluations", "training") if from_0 else ("training", "evaluations")
-        return [
-            ({**cells, "epoch": f"{at + 1:g}"}, is_restarted)
-            if is_held_out is from_0 and at is not None
-            else (cells, is_restarted)
-            for (cells, is_restarted), (is_held_out, at) in zip(rows, order, strict=True)
-        ], (f"epochs are counted from 0 in {which[0]} and from 1 in {which[1]}; here from 1",)
-    return rows, ()
-
-
-def _is_held_out(cells: Cells) -> bool:
-    return any(split_of(name)[0] in ("val", "test") for name in cells)
-
-
 def _restarts(rows: list[tuple[Cells, bool]]) -> list[bool] | None:
     """Return the rows before which an epoch started again; None if that is usual in this log."""
     epochs = {cells["epoch"] for cells, _ in rows if "epoch" in cells}
@@ -308,7 +280,7 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
     announced: str | None = None  # step of a line without values, as of Caffe's `Testing net`
     split, is_of_values = "train", False  # the latter: a line with values named the split
     group: _Group | None = None
-    for place, values in _with_resumptions(_lines(text)):
+    for place, values in _with_rates(_with_resumptions(_lines(text))):
         if place.split is not None or place.epoch is not None:
             split, is_of_values = place.split or "train", bool(values) or place.is_of_number
             headed = None if values else place.step
@@ -379,6 +351,25 @@ def _with_resumptions(
         yield place, values
 
 
+def _with_rates(
+    lines: Iterable[tuple[_Place, dict[str, str]]],
+) -> Iterator[tuple[_Place, dict[str, str]]]:
+    """Add the learning rate of a line of its own to the next values of training in its epoch.
+
+    One before the first epoch is an option of the program.
+    """
+    rate, has_epoch = None, False
+    for place, values in lines:
+        has_epoch |= place.epoch is not None
+        if place.split in ("val", "test") or place.first_split in ("val", "test"):
+            rate = None
+        elif values and rate is not None:
+            values, rate = {"lr": rate, **values}, None
+        elif has_epoch:
+            rate = place.rate or rate
+        yield place, values
+
+
 def _has_rate(values: Mapping[str, str]) -> bool:
     """Return True if a line has a learning rate, as those of training do."""
     return any(meaning(name) is Meaning.LEARNING_RATE for name in values)
@@ -433,7 +424,7 @@ def _read_line(line: str) -> tuple[_Place, dict[str, str]]:
         if of := _BATCH.search(bare, part.start()):
             place.batch, place.num_batches = int(of[1]), of[2]
     bare = _ACCURACY_OF.sub(lambda found: f"{found[1] or ''}accuracy:", bare)
-    bare = _LEFT_OUT.sub(" ", bare)
+    bare = _LEFT_OUT.sub(" ", with_plain_values(bare))
     found = _EPOCH.search(bare) or _TRAIN_EPOCH.search(bare)
     if found:
         place.epoch = str(int(found[1]))
@@ -467,7 +458,7 @@ def _seconds(text: str) -> float | None:
 def _values(text: str, place: _Place) -> dict[str, str]:
     """Return the losses, metrics and learning rates of a line."""
     values: dict[str, str] = {}
-    text = _LIST.sub(_mean_of_list, _EPOCH.sub(" | ", text))
+    text = with_means(_EPOCH.sub(" | ", text))
     pairs = [(found, _pair_name(found)) for found in _PAIR.finditer(text)]
     named = _repeated_names(text, pairs)
     for idx, (found, own) in enumerate(pairs):
@@ -484,6 +475,7 @@ def _values(text: str, place: _Place) -> dict[str, str]:
             if found["num"] and meaning(name) in ACCURACIES:
                 values["num_held_out"] = found["num"]
     if not any(_is_judged(name) or _bare_split(name) for name in values):
+        place.rate = next(iter(values.values()), None)  # of a learning rate
         return {}
     if len({split_of(name)[0] for name in values} & {"train", "val", "test"}) > 1:
         took = None if place.is_part else _TIME_AT_END.search(text)
@@ -494,6 +486,8 @@ def _values(text: str, place: _Place) -> dict[str, str]:
 def _pair_name(found: re.Match[str]) -> str | None:
     """Return the name of a value: a metric, or a split with a decimal number; None for others."""
     words = found["name"].strip("'")  # of a key in a dictionary
+    if (found["percent"] or found["of"]) and (rate := error_rate(words)) is not None:
+        return rate
     name = _metric_name(words)
     is_decimal = "." in found["value"] and not found["of"]
     return _bare_split(words) if name is None and is_decimal else name
@@ -522,12 +516,6 @@ def _bare_split(name: str) -> str | None:
     return name if split in ("val", "test") and rest == "" else None
 
 
-def _mean_of_list(found: re.Match[str]) -> str:
-    """Return the mean of the values of several classes."""
-    values = [float(text) for text in found[1].split(",")]
-    return repr(sum(values) / len(values))
-
-
 @lru_cache(_NUM_NAMES)
 def _metric_name(words: str) -> str | None:
     """Return the longest end of some words that names a loss, a metric or a learning rate."""
@@ -554,7 +542,7 @@ def _without_fillers(words: str) -> str | None:
     if split is None:
         return None
     of_model = _OF_BEST.sub("_", plain) if split == "test" else plain
-    left_out = _FILLERS | (_OF_LAST if split == "test" else frozenset())
+    left_out = FILLERS | (_OF_LAST if split == "test" else frozenset())
     kept = [word for word in of_model.split("_") if word and word not in left_out]
     is_shorter = len(kept) < len(plain.split("_"))
     name = "_".join(kept)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from stepladder.watching.hooks.costs.denormals import DenormalWatch
+from stepladder.watching.hooks.costs.handles import HandleWatch
 from stepladder.watching.hooks.costs.tables import TableWatch
 from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
@@ -82,6 +83,7 @@ class WasteWatch:
         self._num_transformed = 0
         self._tables = TableWatch(names, optimizers)
         self._denormals = DenormalWatch(optimizers)
+        self._handles = HandleWatch(names)
 
     def install(self, watcher: Watcher) -> None:
         """Install the wrappers."""
@@ -91,9 +93,11 @@ class WasteWatch:
         watcher.on_close.append(self._look)
         self._tables.install(watcher)
         self._denormals.install(watcher)
+        self._handles.install(watcher)
 
     def settle(self) -> None:
-        """Count the weights, and those in float64."""
+        """Count the weights, those in float64, and hooks."""
+        self._handles.settle()
         held = [
             p
             for o in self._optimizers.live_optimizers()

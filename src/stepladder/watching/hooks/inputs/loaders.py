@@ -28,6 +28,7 @@ from torch.utils.data import dataloader as dataloader_module
 
 from stepladder.watching.hooks.hashes import hashes_of
 from stepladder.watching.hooks.inputs.draws import DrawWatch
+from stepladder.watching.hooks.inputs.splits import SplitWatch
 from stepladder.watching.hooks.inputs.worker_seeds import ignores_index, restarted_draws
 from stepladder.watching.hooks.tensors import checksum, is_finite, is_plain, tensors_in
 from stepladder.watching.seen.loaders import LoaderSeen, PassSeen
@@ -121,6 +122,7 @@ class LoaderWatch:
     def __init__(self) -> None:
         self._watcher: Watcher
         self._draws = DrawWatch()
+        self._splits = SplitWatch()
         self._seen: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._passes: weakref.WeakKeyDictionary[Any, tuple[PassSeen, float]] = (
             weakref.WeakKeyDictionary()
@@ -145,10 +147,12 @@ class LoaderWatch:
         watcher.patches.wrap(workers, "__del__", after=self._dropped, is_timed=True)
         watcher.patches.wrap(DistributedSampler, "set_epoch", after=self._set_epoch)
         self._draws.install(watcher)
+        self._splits.install(watcher)
 
     def settle(self) -> None:
-        """Count the set_epoch calls of distributed samplers, and what was drawn."""
+        """Count set_epoch calls and what was drawn, and store the examples of several loaders."""
         self._draws.settle()
+        self._splits.settle()
         self._count_epochs()
 
     def _count_epochs(self) -> None:
@@ -189,6 +193,7 @@ class LoaderWatch:
             seen.num_examples = _num_examples(loader, sampler)
         stored = next(_arrays(loader.dataset), None)
         self._draws.describe(loader, sampler, seen, stored)
+        self._splits.describe(loader, sampler, len(self._watcher.seen.loaders), seen.where)
         seen.is_stacked = loader.collate_fn is default_collate
         seen.keeps_workers = bool(loader.persistent_workers)
         seen.epoch_sampler = isinstance(sampler, DistributedSampler) and bool(sampler.shuffle)

@@ -1,4 +1,4 @@
-"""Watch whether attention and recurrent layers read padding instead of data."""
+"""Watch whether the output of recurrent layers is read after padding instead of data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from stepladder.watching.watcher import Watcher
 _MAX_LOOKS: Final = 8  # inspected batches of each kind of layer
 _MAX_ROWS: Final = 64
 _MIN_ROWS: Final = 4
-_MAX_IDS: Final = 4  # tables of token ids of a step
 _MAX_WIDTH: Final = 16  # features by which places are compared
 _MAX_LENGTH: Final = 2048
 
-_MASK_POSITION: Final = 4  # of the key padding mask among the arguments
 _EXACT: Final = 1e-4
 _LEAST_LEFT: Final = 0.2  # of the values, after dropout
 
@@ -35,35 +33,26 @@ class _Last:
 
 
 class PaddingWatch:
-    """Wraps the calls of recurrent layers and attention, in inspected steps."""
+    """Wraps the calls of recurrent layers, in inspected steps."""
 
     def __init__(self) -> None:
         self._watcher: Watcher
         self._seen: dict[tuple[str, str | None], PaddingSeen] = {}
-        self._ids: list[Tensor] = []
         self._last: _Last | None = None
         self._handle: Any = None
 
     def install(self, watcher: Watcher) -> None:
         """Put wrappers in place."""
         self._watcher = watcher
-        watcher.on_close.append(self._next)
         watcher.on_step.append(self._drop)
-        watcher.on_tokens.append(self._tokens)
         watcher.patches.on_undo(self._drop)
         for kind in (nn.RNN, nn.LSTM, nn.GRU):
             watcher.patches.wrap(kind, "forward", after=self._recurrent, is_close_only=True)
-        watcher.patches.wrap(
-            nn.MultiheadAttention, "forward", before=self._attention, is_close_only=True
-        )
 
     def settle(self) -> None:
         """Store what was found."""
         self._watcher.seen.paddings += self._seen.values()
         self._seen = {}
-
-    def _next(self) -> None:
-        self._ids = []
 
     def _drop(self) -> None:
         """Stop waiting for a linear layer."""
@@ -72,10 +61,6 @@ class PaddingWatch:
             self._handle = None
         self._last = None
 
-    def _tokens(self, ids: Tensor) -> None:
-        if len(self._ids) < _MAX_IDS and _can_be_read(ids):
-            self._ids.append(ids.detach()[:_MAX_ROWS].clone())
-
     def _of(self, layer: str) -> PaddingSeen | None:
         """Return what is known of a kind of layer at this line; None if it is known enough."""
         key = layer, self._watcher.own.here()
@@ -83,36 +68,6 @@ class PaddingWatch:
             self._seen[key] = PaddingSeen(layer=layer, where=key[1])
         one = self._seen.get(key)
         return None if one is None or one.num_looked >= _MAX_LOOKS else one
-
-    def _attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        mask: Any = kwargs.get("key_padding_mask")
-        if mask is None and len(args) > _MASK_POSITION:
-            mask = args[_MASK_POSITION]
-        if not self._ids or not _can_be_read(mask) or mask.dim() != 2:
-            return
-        if not torch.is_grad_enabled():
-            return
-        hidden = mask[:_MAX_ROWS]
-        hidden = hidden if hidden.dtype is torch.bool else hidden == -torch.inf
-        for ids in self._ids:
-            is_other = ids.shape != hidden.shape or ids.device != hidden.device
-            if is_other or len(ids) < _MIN_ROWS:
-                continue
-            paddings = [_padding_of(ids[:, at], ids) for at in (-1, 0)]
-            pads = [pad for pad in paddings if pad is not None]
-            seen = self._of(type(args[0]).__name__) if pads else None
-            if seen is None:
-                continue
-            seen.num_looked += 1
-            for pad in pads:
-                is_pad = ids == pad
-                if torch.equal(hidden, ~is_pad):
-                    seen.misread, seen.padding = Misread.MASK, pad
-                    seen.num_misread += 1
-                    seen.num_padded = int(is_pad.sum())
-                    seen.num_real = is_pad.numel() - seen.num_padded
-                    break
-            return
 
     def _recurrent(
         self, _note: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -162,16 +117,6 @@ class PaddingWatch:
 def _can_be_read(value: Any) -> bool:
     """Return whether values can be read; a CUDA graph would repeat what is computed here."""
     return is_plain(value) and not (value.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def _padding_of(column: Tensor, ids: Tensor) -> int | None:
-    """Return the most common id of a column, if its number varies between rows."""
-    if ids.is_floating_point():
-        return None
-    value = int(column.mode().values)
-    counts = (ids == value).sum(1)
-    is_padding = int(counts.max()) > int(counts.min()) and int((counts > 0).sum()) >= _MIN_ROWS
-    return value if is_padding else None
 
 
 def _padded_places(given: Tensor) -> Ends | None:

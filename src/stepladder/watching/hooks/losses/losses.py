@@ -214,6 +214,8 @@ class LossWatch:
         is_by_class = seen.kind in _BY_CLASS or seen.kind in DISTANCES
         if is_by_class and seen.has_int_target:
             self._labels(seen, target)
+            for of_classes in self._watcher.on_classes if seen.kind in _BY_CLASS else ():
+                of_classes(seen, target, scores)
         elif target.is_floating_point() and target.numel():
             found = spread(target)
             seen.target_low = min(found.low, seen.target_low or found.low)

@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from stepladder.watching.hooks.costs.masked import masked_scores
+from stepladder.watching.hooks.costs.retained import RetainedWatch
 from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
 from stepladder.watching.hooks.losses.divergence import summed_divergence
 from stepladder.watching.hooks.losses.losses import LossWatch
+from stepladder.watching.hooks.losses.reductions import summed_term
 from stepladder.watching.hooks.models.cuts import CutWatch
 from stepladder.watching.hooks.names import Names, Root
 from stepladder.watching.hooks.patches import DONE
@@ -103,10 +105,12 @@ class BackwardWatch:
         self._values: dict[int, tuple[Any, str]] = {}
         self._pending: dict[Root, tuple[int, tuple[str, ...]]] = {}
         self._unheld: tuple[int, list[Root]] | None = None
+        self._retained = RetainedWatch()
 
     def install(self, watcher: Watcher) -> None:
         """Wrap backward and torch.autograd.grad."""
         self._watcher = watcher
+        self._retained.install(watcher)
         watcher.on_close.append(self._next)
         watcher.patches.wrap(
             torch.autograd, "backward", before=self._open, after=self._close, failed=self._failed
@@ -166,6 +170,8 @@ class BackwardWatch:
             self._look(loss)
         if isinstance(root, Tensor):
             self._cuts.look(root, (one.root for one in self.waiting))
+            if watcher.is_close:
+                self._retained.look(root, args, kwargs, follows_model=bool(self.waiting))
         self._judge_forwards()
         watcher.phases.close_forward()
         event = watcher.phases.event() if watcher.is_close else None
@@ -231,6 +237,7 @@ class BackwardWatch:
         calls = watcher.seen.backward_calls
         if watcher.is_close and self._looks < _MAX_LOOKS and len(calls) < _MAX_CALLS:
             self._looks += 1
+            sizes = self._sizes()
             calls.append(
                 BackwardSeen(
                     step=watcher.step,
@@ -240,8 +247,9 @@ class BackwardWatch:
                     broadcast=broadcast_difference(node),
                     num_new_batches=watcher.new_batches,
                     num_inputs=len(watcher.inputs),
-                    sizes=self._sizes(),
+                    sizes=sizes,
                     divergence=summed_divergence(node),
+                    summed=summed_term(node, sizes[0] if sizes else None),
                 )
             )
             self._losses.look_at_own(node)

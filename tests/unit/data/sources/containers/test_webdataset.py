@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from stepladder.config.choices import Split
 from stepladder.data.sources.containers.files import expand_braces
-from stepladder.errors import DataError, UsageError
+from stepladder.errors import DataError, StepladderError, UsageError
 
 KINDS = ("apple", "bread")
 
@@ -272,3 +273,31 @@ def test_label_numbers_that_get_zeros_are_reported(shop: Any) -> None:
     result = shop.make(shop.tar("all.tar", members))
     assert set(shop.labels(result.folder).values()) == {"007", "340"}
     assert any("label 7 is stored as class '007'" in text for text in result.warnings)
+
+
+def test_masks_around_the_folders_of_classes_are_left_out_and_reported(shop: Any) -> None:
+    """As those of MVTec AD, whose folders have the names of the classes."""
+    members = [
+        (f"screw/{top}/{KINDS[row % 2]}/{row}.jpg", shop.photo(row))
+        for row, top in enumerate(["ground_truth"] * 4 + ["train"] * 12 + ["test"] * 4)
+    ]
+    result = shop.make(shop.tar("all.tar", members))
+    assert set(shop.labels(result.folder).values()) == set(KINDS)
+    assert result.manifest.num_rows(Split.TRAIN) + result.manifest.num_rows(Split.VAL) == 12
+    assert result.manifest.num_rows(Split.TEST) == 4
+    assert any("skipped 4 picture(s) in folders of masks" in said for said in result.warnings)
+
+
+def test_a_tar_of_masks_alone_is_never_an_empty_store(shop: Any) -> None:
+    members = [(f"masks/{KINDS[row % 2]}/{row}.jpg", shop.photo(row)) for row in range(8)]
+    with pytest.raises(StepladderError) as caught:
+        shop.make(shop.tar("all.tar", members))
+    assert "8 picture(s) in folders of masks" in str(caught.value)
+
+
+def test_classes_whose_folder_has_a_word_for_masks_among_others_are_read(shop: Any) -> None:
+    names = ("with_mask", "without_mask")
+    members = [(f"face_mask_set/{names[row % 2]}/{row}.jpg", shop.photo(row)) for row in range(12)]
+    labels = shop.labels(shop.make(shop.tar("all.tar", members)).folder)
+    assert set(labels.values()) == set(names)
+    assert len(labels) == 12
