@@ -69,6 +69,10 @@ SOUND = {
         "best = {k: v.clone() for k, v in net.state_dict().items()}\ntrain()\n"
         "net.load_state_dict(best)\n"
     ),
+    "a_target_that_loads_another": (
+        "target = built()\nfor _ in range(3):\n    train(5)\n"
+        "    target.load_state_dict(net.state_dict())\n"
+    ),
     "no_step_in_between": "train()\nnet.load_state_dict(net.state_dict())\ntrain()\n",
     "the_weights_themselves": (
         "net.state_dict(keep_vars=True)\ntrain()\nstate = net.state_dict(keep_vars=True)\n"
@@ -105,6 +109,14 @@ def test_weights_that_changed_since_they_were_taken_are_reported(
     assert found.numbers["taken_at_step"] == 20
     assert found.numbers["num_tensors"] == 9
     assert found.where == f"snippet.py:{len((START + code).splitlines())}"
+
+
+def test_a_target_that_loads_its_own_weights_is_reported(watched: Watched) -> None:
+    code = "target = built()\nfor _ in range(3):\n    train(5)\n"
+    found = found_in(watched(f"{START}{code}    target.load_state_dict(target.state_dict())\n"))
+    assert found.outcome is Outcome.WARNED
+    assert found.numbers == {"num_times": 3}
+    assert found.where == f"snippet.py:{len((START + code).splitlines()) + 1}"
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -14,6 +14,7 @@ _NO_VALIDATION = Unseen("no pass over a loader without learning was seen after t
 _MANY_GRAPHS = 10
 _RARE = 0.34  # of the steps: anything called less often is not part of a step
 _MIN_EVAL = 5
+_MIN_OWN_LOADS = 2  # after different steps
 _MIN_SEEDED = 24  # calls with the same number while examples are fetched
 _MIN_RESTARTED = 3  # epochs
 _MIN_USED = 6  # of the first of them: random numbers were drawn after it
@@ -347,10 +348,24 @@ def batch_norm_stale(seen: Seen) -> Answer:
 
 
 def wrong_checkpoint_kept(seen: Seen) -> Answer:
-    """Checks whether loaded or saved weights were kept without a copy, and have changed since."""
+    """Checks whether loaded or saved weights were kept without a copy, and have changed since.
+
+    Also whether a module is given the weights that it has already, as a target network may be.
+    """
     if seen.num_steps == 0:
         return Unseen("no optimizer step was seen")
     stale = sorted(seen.stale_states, key=lambda one: not one.is_loaded)
+    own = next((one for one in seen.own_states if one.num_times >= _MIN_OWN_LOADS), None)
+    if not stale and own is not None:
+        return Found(
+            evidence=f"load_state_dict gave {own.model} the weights that it had already, after "
+            f"{own.num_times} steps: it changed nothing",
+            fix="Give it those of the other model, as in target.load_state_dict(net.state_dict()), "
+            "or an earlier copy of its own.",
+            where=own.where,
+            severity=Severity.WARNING,
+            numbers={"num_times": own.num_times},
+        )
     if not stale:
         return Sound("no weights that were loaded or saved had changed since they were taken")
     one = stale[0]

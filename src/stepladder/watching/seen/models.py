@@ -229,6 +229,22 @@ class SavedSeen:
 
 
 @dataclass(kw_only=True)
+class OwnStateSeen:
+    """A line that loads the weights that a module has at that moment into the module itself.
+
+    Attributes:
+        model: its class.
+        num_times: steps after which it did.
+        last_step: the last one of them.
+    """
+
+    where: str | None
+    model: str
+    num_times: int = 0
+    last_step: int = 0
+
+
+@dataclass(kw_only=True)
 class StateSeen:
     """Weights that were loaded or saved, and had changed since they were taken without a copy.
 

@@ -32,7 +32,14 @@ from stepladder.watching.seen.losses import (
     OwnBackwardSeen,
     PredictionSeen,
 )
-from stepladder.watching.seen.models import InputSeen, ModelSeen, ReshapeSeen, SavedSeen, StateSeen
+from stepladder.watching.seen.models import (
+    InputSeen,
+    ModelSeen,
+    OwnStateSeen,
+    ReshapeSeen,
+    SavedSeen,
+    StateSeen,
+)
 from stepladder.watching.seen.steps import (
     BackwardSeen,
     ClippingSeen,
@@ -94,6 +101,7 @@ class Seen:
     pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)
+    own_states: list[OwnStateSeen] = field(default_factory=list)
     loads: list[LoadSeen] = field(default_factory=list)
     num_loads: int = 0
     frozen_norms: list[FrozenNormSeen] = field(default_factory=list)

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.watching.hooks.tensors import is_plain
-from stepladder.watching.seen.models import StateSeen
+from stepladder.watching.seen.models import OwnStateSeen, StateSeen
 from stepladder.watching.watcher import Watcher
 
 _MAX_MARKED: Final = 16  # tensors of a state dict by which it is recognised
 _MAX_TAKEN: Final = 64  # state dicts that are stored before deleted ones are removed
 _MAX_SEEN: Final = 200
+_MAX_OWN: Final = 32  # lines that load a module's own weights
 
 
 class _Taken:
@@ -63,6 +64,7 @@ class StateWatch:
         self._watcher: Watcher
         self._taken: list[_Taken] = []
         self._num_loads: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._own: dict[str | None, OwnStateSeen] = {}
 
     def install(self, watcher: Watcher) -> None:
         """Install the wrappers."""
@@ -73,7 +75,9 @@ class StateWatch:
         patches.wrap(torch, "save", before=self._saving)
 
     def settle(self) -> None:
-        """Do nothing: there is nothing left to read."""
+        """Store the lines that load a module's own weights."""
+        self._watcher.seen.own_states += self._own.values()
+        self._own = {}
 
     def _noted(
         self, _note: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -108,6 +112,7 @@ class StateWatch:
             if one.module() is module and is_later:
                 self._note(one, len(pairs), is_loaded=True)
                 return
+        self._note_own(module)
 
     def _saving(self, args: tuple[Any, ...], _kwargs: Any) -> None:
         for tensors in _states_in(args[0] if args else None):
@@ -120,6 +125,15 @@ class StateWatch:
         """Yield the state dicts that these tensors are from, if they have changed since."""
         by_id = {id(tensor): tensor for tensor in tensors}
         return (one for one in reversed(self._taken) if one.is_in(by_id))
+
+    def _note_own(self, module: nn.Module) -> None:
+        """Count the steps after which a line loads what a module has already."""
+        step, where = self._watcher.step, self._watcher.own.here()
+        if step == 0 or (where not in self._own and len(self._own) >= _MAX_OWN):
+            return
+        seen = self._own.setdefault(where, OwnStateSeen(where=where, model=type(module).__name__))
+        if step != seen.last_step:
+            seen.num_times, seen.last_step = seen.num_times + 1, step
 
     def _note(self, one: _Taken, num_tensors: int, *, is_loaded: bool) -> None:
         watcher = self._watcher
