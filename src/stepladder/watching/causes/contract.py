@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from stepladder.watching.seen.costs import SampleSeen
+from stepladder.watching.script.stores import joined_by
+from stepladder.watching.seen.costs import SampleSeen, Spot
 from stepladder.watching.seen.seen import Seen
 
 MIN_SAMPLES: Final = 20  # with fewer, no line is named
@@ -76,7 +77,10 @@ class Evidence:
     def samples(self) -> tuple[SampleSeen, ...]:
         """Return the samples of the stack; none if there are too few to name lines."""
         stacks = self.seen.costs.stacks
-        return tuple(stacks.samples) if stacks.num >= MIN_SAMPLES else ()
+        read: dict[Spot, Spot] = {}
+        return (
+            tuple(_read(one, read) for one in stacks.samples) if stacks.num >= MIN_SAMPLES else ()
+        )
 
     @cached_property
     def sampled_s(self) -> float:
@@ -90,6 +94,17 @@ class Evidence:
         """
         share = seconds / self.sampled_s if self.sampled_s else 0.0
         return min(share, max(0.0, 1 - self.busy))
+
+
+def _read(sample: SampleSeen, known: dict[Spot, Spot]) -> SampleSeen:
+    """Return a sample whose lines say what they concatenate with."""
+    for spot in sample.spots:
+        if spot.nearby and spot not in known:
+            joins, store = joined_by(spot.nearby, spot.line)
+            known[spot] = replace(spot, nearby=(), line=0, joins=joins, store=store)
+    if not any(spot in known for spot in sample.spots):
+        return sample
+    return replace(sample, spots=tuple(known.get(spot, spot) for spot in sample.spots))
 
 
 def percent(share: float) -> str:

@@ -23,6 +23,8 @@ class Spot:
         function: the function that it is in.
         text: the line, stripped.
         loops: the headers of the loops around it within that function, innermost first.
+        nearby, line: lines of the script around it, from which a report reads what follows, and its
+            number among them; empty and 0 if nothing there can concatenate.
         joins: what its statement concatenates with, such as `torch.cat`; empty if it does not.
         store: what the result replaces and contains, as in `self.rows = torch.cat([self.rows, x])`.
     """
@@ -31,6 +33,8 @@ class Spot:
     function: str
     text: str
     loops: tuple[str, ...] = ()
+    nearby: tuple[str, ...] = ()
+    line: int = 0
     joins: str = ""
     store: str = ""
 

@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from stepladder.watching.script.own_code import OwnCode
-from stepladder.watching.script.stores import joined_by
+from stepladder.watching.script.stores import nearby
 from stepladder.watching.seen.costs import (
     BACKWARD,
     DATA,
@@ -401,14 +401,14 @@ def spot_of(own: OwnCode, code: CodeType, line: int) -> Spot:
         indent = _indent(above)
         if stripped.startswith(("for ", "while ", "async for ")) and len(loops) < _MAX_LOOPS:
             loops.append(stripped)
-    joins, store = joined_by(lines, line)
+    near, line_in_near = nearby(lines, line)
     return Spot(
         where=f"{own.shown(file)}:{line}",
         function=code.co_name,
         text=text.strip(),
         loops=tuple(loops),
-        joins=joins,
-        store=store,
+        nearby=near,
+        line=line_in_near,
     )
 
 
