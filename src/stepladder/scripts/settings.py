@@ -6,6 +6,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
+
+CHECKPOINT_OPTIONS: Final = (
+    "use_reentrant",
+    "context_fn",
+    "determinism_check",
+    "debug",
+    "early_stop",
+    "preserve_rng_state",
+)
+"""The arguments of `torch.utils.checkpoint.checkpoint` that are its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ import pytest
 from stepladder.records.script import Place, ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
 from stepladder.scripts.patch import edited
+from stepladder.scripts.rungs.gradient_checkpointing import GradientCheckpointing
 from stepladder.scripts.rungs.kept_activations import KeptActivations
 from stepladder.scripts.settings import Settings
 
@@ -73,6 +74,11 @@ def test_it_needs_memory_for_them() -> None:
     assert rung.predict(FACTS, Settings()).gain == pytest.approx(4 / 3)
     found = rung.why_not(replace(FACTS, capacity_bytes=3 * 10**9), Settings())
     assert found == "its activations take 1 GB beside 2 of 3 GB in use"
+
+
+def test_kept_activations_are_not_recomputed_again() -> None:
+    found = GradientCheckpointing().why_not(FACTS, Settings(kept_activations=True))
+    assert found == "the memory holds the activations, which are kept by now"
 
 
 def test_a_library_that_recomputes_has_no_diff() -> None:

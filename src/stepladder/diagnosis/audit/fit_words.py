@@ -114,22 +114,22 @@ def with_losses(judged: Finding, log: RunLog) -> Finding:
 
 def unfit_after(diverged: Finding) -> Finding:
     """Return that the fit at the end of a training that diverged is not judged."""
-    return Finding(
-        check="fit",
-        outcome=Outcome.COULD_NOT_RUN,
-        evidence="not judged, because the training diverged: its last weights show neither "
-        f"underfitting nor overfitting; see {diverged.check}",
-        numbers={"kind": FitKind.NOT_YET_KNOWN.value, "confidence": Confidence.LIKELY.value},
+    return _not_judged(
+        "the training diverged: its last weights show neither underfitting nor overfitting",
+        see=diverged,
     )
 
 
 def unfit_beside(stuck: Finding) -> Finding:
     """Return that the fit is not judged, because validation loss and accuracy contradict."""
+    return _not_judged("the validation loss contradicts the accuracy", see=stuck)
+
+
+def _not_judged(because: str, *, see: Finding) -> Finding:
     return Finding(
         check="fit",
         outcome=Outcome.COULD_NOT_RUN,
-        evidence="not judged, because the validation loss contradicts the accuracy; see "
-        f"{stuck.check}",
+        evidence=f"not judged, because {because}; see {see.check}",
         numbers={"kind": FitKind.NOT_YET_KNOWN.value, "confidence": Confidence.LIKELY.value},
     )
 

@@ -68,8 +68,8 @@ def why_too_long(trial_s: float, prediction: Prediction, training_s: float) -> s
     what the prediction would save in 50 trainings.
 
     Args:
-        trial_s: how long a trial takes.
-        training_s: how long a training takes now.
+        trial_s: seconds that a trial takes.
+        training_s: seconds that a training takes now.
     """
     saved_s = max(0.0, training_s * (1 - 1 / prediction.gain))
     if trial_s < _SHORT_TRIAL_S or trial_s <= _MOST_TRAININGS * saved_s:

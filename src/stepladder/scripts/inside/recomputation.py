@@ -13,17 +13,9 @@ from torch.utils import checkpoint
 
 from stepladder.records.script import Place
 from stepladder.scripts.inside.places import call_place
+from stepladder.scripts.settings import CHECKPOINT_OPTIONS
 from stepladder.watching.script.own_code import OwnCode
 
-OPTIONS: Final = (
-    "use_reentrant",
-    "context_fn",
-    "determinism_check",
-    "debug",
-    "early_stop",
-    "preserve_rng_state",
-)
-"""The arguments of `torch.utils.checkpoint.checkpoint` that are its own."""
 _MAX_PLACES: Final = 16
 
 
@@ -102,4 +94,4 @@ def _measured(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -
 
 
 def _without_options(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kwargs.items() if name not in OPTIONS}
+    return {name: value for name, value in kwargs.items() if name not in CHECKPOINT_OPTIONS}

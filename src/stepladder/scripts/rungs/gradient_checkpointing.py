@@ -31,6 +31,8 @@ class GradientCheckpointing(LargerBatch):
         """Return why it cannot be applied."""
         if settings.checkpointing:
             return "already on"
+        if settings.kept_activations:
+            return "the memory holds the activations, which are kept by now"
         if facts.bytes_with(FACTOR) <= facts.capacity_bytes:
             return (
                 "a larger batch fits into the memory without it: "

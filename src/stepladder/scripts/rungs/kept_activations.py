@@ -9,12 +9,9 @@ from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Provenance
 from stepladder.records.script import ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
-from stepladder.scripts.settings import Settings
+from stepladder.scripts.settings import CHECKPOINT_OPTIONS, Settings
 
 _MAX_MEMORY_FRAC: Final = 0.8
-_OPTIONS: Final = (
-    "use_reentrant, context_fn, determinism_check, debug, early_stop, preserve_rng_state"
-)
 
 
 class KeptActivations(ScriptRung):
@@ -61,6 +58,7 @@ class KeptActivations(ScriptRung):
         places = [place for place in facts.recompute_places if place is not None]
         if len(places) < len(facts.recompute_places) or not all(one.is_direct for one in places):
             return "a library recomputes them"
+        text = ", ".join(CHECKPOINT_OPTIONS)
         return tuple(
-            Edit(rung=self.name, spot=Spot.DIRECT, place=place, text=_OPTIONS) for place in places
+            Edit(rung=self.name, spot=Spot.DIRECT, place=place, text=text) for place in places
         )
