@@ -15,6 +15,7 @@ from stepladder.watching.causes.lines import (
     loop_of,
     shown,
 )
+from stepladder.watching.causes.overhead import is_overhead
 from stepladder.watching.seen.costs import FORWARD, OWN, SampleSeen, Spot
 from stepladder.watching.seen.steps import OptimizerSeen
 
@@ -82,8 +83,7 @@ def _steps_in_time(evidence: Evidence) -> list[Cause]:
                 f"sequences to nn.{layer}"
             )
             return [Cause(name="whole_sequences", share=share, text=text, is_loose=True)]
-    is_tiny = costs.num_nodes >= _MIN_NODES and _per_node_s(evidence) < _TINY_S
-    if not is_tiny:
+    if costs.num_nodes < _MIN_NODES or not is_overhead(evidence, _TINY_S):
         return []
     loop = loop_of(evidence.samples)
     forward = [
@@ -127,7 +127,7 @@ def _members(evidence: Evidence) -> list[Cause]:
     num = len(group)
     all_steps = sum(one.num_steps for one in evidence.seen.optimizers)
     per_step = max(1.0, all_steps / max(evidence.seen.num_steps, 1))  # that were counted together
-    if num < _MIN_MEMBERS or _per_node_s(evidence) / per_step >= _TINY_S:
+    if num < _MIN_MEMBERS or not is_overhead(evidence, per_step * _TINY_S):
         return []
     if max(one.first_step for one in group) > min(one.last_step for one in group):
         return []  # one after the other, not in turn
@@ -155,12 +155,6 @@ def _is_by_example(sample: SampleSeen, loop: Spot | None) -> bool:
     return any(_OF_EXAMPLES.search(header.partition("#")[0]) for header in headers)
 
 
-def _per_node_s(evidence: Evidence) -> float:
-    num = evidence.seen.costs.num_nodes
-    step_s = evidence.whole_s / evidence.num_steps if evidence.num_steps else 0.0
-    return evidence.compute * step_s / num if num else float("inf")
-
-
 def _is_over_time(sample: SampleSeen, headers: tuple[str, ...]) -> bool:
     is_by_layer = any(_BY_INDEX.search(spot.text) for spot in sample.spots)
     return not is_by_layer and any(
@@ -175,8 +169,7 @@ def _tiny_batch(evidence: Evidence) -> list[Cause]:
     if not isinstance(size, int) or size > _TINY_BATCH or loader is None:
         return []
     num = loader.num_examples or 0
-    is_overhead = _per_node_s(evidence) < _SMALL_S
-    if num < 16 * size or not is_overhead:
+    if num < 16 * size or not is_overhead(evidence, _SMALL_S):
         return []
     share = (1 - size / 32) * (evidence.compute + evidence.shares.get("optimizer", 0.0))
     text = (
