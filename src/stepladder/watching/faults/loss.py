@@ -10,6 +10,7 @@ from stepladder.watching.faults.reductions import summed_beside_mean
 from stepladder.watching.hooks.graph import LIKELIHOOD
 from stepladder.watching.seen.losses import OWN_LOSS, LossSeen
 from stepladder.watching.seen.seen import Seen
+from stepladder.watching.seen.steps import PairWeightSeen
 
 _ARE_MEANS = Sound("losses are means")
 _NO_LOSS = Unseen("no loss function of torch was called")
@@ -148,7 +149,11 @@ def _is_across(call: LossSeen) -> bool:
 
 
 def target_broadcast(seen: Seen) -> Answer:
-    """Compares shapes: a loss that is larger than both of its inputs has broadcast them."""
+    """Compares shapes: a loss that is larger than both of its inputs has broadcast them.
+
+    So has a product of one value per example with the weights of all examples, such as the
+    advantages of a policy, if only sums, means and constant factors follow.
+    """
     for call in seen.losses:
         if call.broadcast is not None:
             return Found(
@@ -166,9 +171,33 @@ def target_broadcast(seen: Seen) -> Answer:
                 fix="Make the shapes equal: output.squeeze(1) or target.unsqueeze(1).",
                 where=one.where,
             )
+    paired = next((one for one in seen.backward_calls if one.pair_weights is not None), None)
+    if paired is not None and paired.pair_weights is not None:
+        return _pair_weights(paired.pair_weights, paired.where)
     if not seen.losses and not seen.backward_calls:
         return _NO_LOSS
     return Sound("outputs and targets have the same shape")
+
+
+def _pair_weights(one: PairWeightSeen, where: str | None) -> Found:
+    num = one.values[0]
+    if one.is_matrix:
+        evidence = (
+            f"the loss multiplies values of shape {one.values} by weights of shape {one.weights}, "
+            f"which broadcasting has made of all pairs of ({num},) and ({num}, 1): each example is "
+            "weighted by all others"
+        )
+    else:
+        evidence = (
+            f"the loss multiplies shapes {one.values} and {one.weights}, which broadcasting "
+            f"extends to ({num}, {num}): each example is weighted by all others"
+        )
+    return Found(
+        evidence=evidence,
+        fix="Make the shapes equal where the weights are computed, as in "
+        "returns - values.squeeze(-1).",
+        where=where,
+    )
 
 
 def _is_of_examples(size: int, sizes: tuple[int, ...]) -> bool:

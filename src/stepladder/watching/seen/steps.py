@@ -203,6 +203,21 @@ class ClippingSeen:
     num_in_time: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class PairWeightSeen:
+    """Values of examples that a loss multiplies by the weights of all examples.
+
+    Attributes:
+        values: the shape of one factor, which is learned from.
+        weights: that of the other one.
+        is_matrix: the weights are a matrix of differences or sums of all pairs of two vectors.
+    """
+
+    values: tuple[int, ...]
+    weights: tuple[int, ...]
+    is_matrix: bool
+
+
 @dataclass(kw_only=True)
 class BackwardSeen:
     """A call of backward that was inspected.
@@ -214,6 +229,7 @@ class BackwardSeen:
         sizes: the first two sizes of the last input of a model; empty if unknown.
         divergence: of a variational autoencoder, if it is summed over the batch.
         summed: a term that is summed over the batch, beside one that is a mean over it.
+        pair_weights: a product that broadcasting has extended to all pairs of examples.
     """
 
     step: int
@@ -226,6 +242,7 @@ class BackwardSeen:
     sizes: tuple[int, ...] = ()
     divergence: SummedDivergenceSeen | None = None
     summed: SummedTermSeen | None = None
+    pair_weights: PairWeightSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

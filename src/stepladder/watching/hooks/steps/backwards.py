@@ -19,6 +19,7 @@ from stepladder.watching.hooks.costs.retained import RetainedWatch
 from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
 from stepladder.watching.hooks.losses.divergence import summed_divergence
 from stepladder.watching.hooks.losses.losses import LossWatch
+from stepladder.watching.hooks.losses.pair_weights import pair_weights
 from stepladder.watching.hooks.losses.reductions import summed_term
 from stepladder.watching.hooks.models.cuts import CutWatch
 from stepladder.watching.hooks.names import Names, Root
@@ -250,6 +251,7 @@ class BackwardWatch:
                     sizes=sizes,
                     divergence=summed_divergence(node),
                     summed=summed_term(node, sizes[0] if sizes else None),
+                    pair_weights=pair_weights(node),
                 )
             )
             self._losses.look_at_own(node)
