@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.hooks.tensors import Spread
-from stepladder.watching.seen.inputs import EvaluatedInputsSeen, ShiftSeen
+from stepladder.watching.seen.inputs import EvaluatedInputsSeen, OwnScaleSeen, ShiftSeen
 from stepladder.watching.seen.seen import Seen
 
 _MIN_ROWS = 32  # examples in training and in an evaluation
@@ -20,8 +20,11 @@ def distribution_shift(seen: Seen) -> Answer:
     """Compares mean, std and range of a model's inputs in training and with held-out examples.
 
     An evaluation counts only if all others of the model with held-out examples differ as well: one
-    of several may be meant to be of another domain.
+    of several may be meant to be of another domain. Held-out inputs are also reported if the source
+    fits a scaler to them, as to others, and all of their columns are exactly scaled.
     """
+    if seen.own_scales:
+        return _own_scale(seen.own_scales[0])
     looked = [
         (one, group)
         for one in seen.shifts
@@ -52,6 +55,20 @@ def distribution_shift(seen: Seen) -> Answer:
             },
         )
     return Sound("inputs have the same scale in training and with held-out examples")
+
+
+def _own_scale(one: OwnScaleSeen) -> Found:
+    scaled = "reach from 0 or -1 to 1" if one.is_range else "have mean 0 and standard deviation 1"
+    statistics = "minimum and maximum" if one.is_range else "mean and standard deviation"
+    return Found(
+        evidence=f"all {one.num_columns} columns of the {one.num_rows:,} held-out inputs at "
+        f"{one.evaluated_at} exactly {scaled}: `{one.code}` scales held-out examples with their "
+        f"own {statistics}, not with those of the training set",
+        fix="Fit the scale on the training examples only and apply it to all others, as in "
+        "scaler.transform(x_test).",
+        where=one.where,
+        numbers={"num_rows": one.num_rows, "num_columns": one.num_columns},
+    )
 
 
 def _differs(one: ShiftSeen, group: EvaluatedInputsSeen) -> bool:

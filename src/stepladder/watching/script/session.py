@@ -308,13 +308,14 @@ def _of_examples() -> list[Part]:
     """Return the parts that read examples."""
     from stepladder.watching.hooks.inputs.examples import ExampleWatch
     from stepladder.watching.hooks.inputs.masks import MaskWatch
+    from stepladder.watching.hooks.inputs.own_scales import OwnScaleWatch
     from stepladder.watching.hooks.inputs.pixels import PixelWatch
     from stepladder.watching.hooks.inputs.repeats import RepeatWatch
     from stepladder.watching.hooks.inputs.shifts import ShiftWatch
     from stepladder.watching.hooks.inputs.stored import StoredWatch
 
     readers: list[Part] = [ExampleWatch(), MaskWatch(), ShiftWatch(), PixelWatch()]
-    return [*readers, StoredWatch(), RepeatWatch()]
+    return [*readers, OwnScaleWatch(), StoredWatch(), RepeatWatch()]
 
 
 def watch_script(

@@ -62,6 +62,26 @@ class PixelsSeen:
     betweens: list[float] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnScaleSeen:
+    """Held-out inputs whose columns are exactly scaled, and a statement that scales held-out data.
+
+    Attributes:
+        where: the statement, which fits the scale to the data that it scales.
+        code: its text.
+        evaluated_at: the line of the evaluation.
+        is_range: each column is in [0, 1] or [-1, 1] and has both ends, instead of mean 0 and
+            standard deviation 1.
+    """
+
+    where: str
+    code: str
+    evaluated_at: str | None
+    num_rows: int
+    num_columns: int
+    is_range: bool
+
+
 @dataclass(kw_only=True)
 class StoredSeen:
     """Examples that a dataset stores in memory, before and after it returned them.

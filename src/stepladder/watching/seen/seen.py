@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from stepladder.records.watch import Clearing
 from stepladder.watching.seen.costs import CostsSeen
 from stepladder.watching.seen.inputs import (
+    OwnScaleSeen,
     PaddingSeen,
     PixelsSeen,
     SeedingSeen,
@@ -94,6 +95,7 @@ class Seen:
     ahead: AheadSeen | None = None
     labels: list[LabelsSeen] = field(default_factory=list)
     shifts: list[ShiftSeen] = field(default_factory=list)
+    own_scales: list[OwnScaleSeen] = field(default_factory=list)
     pixels: list[PixelsSeen] = field(default_factory=list)
     stored: list[StoredSeen] = field(default_factory=list)
     seedings: list[SeedingSeen] = field(default_factory=list)

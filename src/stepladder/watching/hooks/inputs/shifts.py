@@ -62,7 +62,7 @@ class ShiftWatch:
             seen = ShiftSeen(built=model.built, is_picture=len(model.shape) == 3)
             seen.num_rows, seen.spreads = _read(model.training)
             for group in model.groups.values():
-                if not self._is_held_out(group):
+                if not is_held_out(self._watcher, group.lines, group.loader):
                     continue
                 num_rows, spreads = _read(group.measured)
                 seen.evaluated.append(
@@ -74,16 +74,6 @@ class ShiftWatch:
                 )
             self._watcher.seen.shifts.append(seen)
         self._models.clear()
-
-    def _is_held_out(self, group: _Group) -> bool:
-        """Return whether examples are those of a loader without training, or named so."""
-        if group.loader is not None:
-            loader = self._watcher.seen.loaders[group.loader]
-            of_same = [
-                one for one in self._watcher.seen.loaders if one.dataset_id == loader.dataset_id
-            ]
-            return bool(loader.validation) and not any(one.training for one in of_same)
-        return self._watcher.own.named_data.is_held_out(group.lines)
 
     def _called(
         self, root: Root, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -136,6 +126,16 @@ class ShiftWatch:
         given = _input_of(args, kwargs)
         if given is not None and given.dim() == len(model.shape) + 1:
             group.measured.append((len(given), _statistics(given)))
+
+
+def is_held_out(watcher: Watcher, lines: tuple[tuple[str, int], ...], loader: int | None) -> bool:
+    """Return whether examples are those of a loader without training, or named so in lines."""
+    if loader is None:
+        return watcher.own.named_data.is_held_out(lines)
+    loaders = watcher.seen.loaders
+    its = loaders[loader]
+    of_same = [one for one in loaders if one.dataset_id == its.dataset_id]
+    return bool(its.validation) and not any(one.training for one in of_same)
 
 
 def _input_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

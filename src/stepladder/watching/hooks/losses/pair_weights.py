@@ -64,21 +64,29 @@ def _found(node: Any, num: int) -> PairWeightSeen | None:
     if len(parents) != 2 or any(kind_of(one) == "AccumulateGrad" for one in graphs):
         return None
     if len(graphs) == 2:
-        shapes = [shape_of(one) for one in graphs]
-        column = next((one for one in graphs if len(shape_of(one)) == 2), None)
-        is_meant = column is None or kind_of(column) in _EXPLICIT
-        if is_meant or sorted(shapes) != [(num,), (num, 1)]:
-            return None
-        return PairWeightSeen(values=shapes[0], weights=shapes[1], is_matrix=False)
+        return _both_learned([shape_of(one) for one in graphs], graphs, num)
     constant: Any = getattr(node, names[parents.index(None)], None) if None in parents else None
     if not graphs or not is_plain(constant):
         return None
     values, weights = shape_of(graphs[0]), tuple(constant.shape)
-    if sorted([values, weights]) == [(num,), (num, 1)] and kind_of(graphs[0]) not in _EXPLICIT:
-        return PairWeightSeen(values=values, weights=weights, is_matrix=False)
-    if values in ((num,), (num, 1)) and weights == (num, num) and _is_of_pairs(constant):
-        return PairWeightSeen(values=values, weights=weights, is_matrix=True)
-    return None
+    is_matrix = weights == (num, num)
+    if is_matrix:
+        is_found = values in ((num,), (num, 1)) and _is_of_pairs(constant)
+    else:
+        is_vector = sorted([values, weights]) == [(num,), (num, 1)]
+        is_found = is_vector and kind_of(graphs[0]) not in _EXPLICIT
+    return PairWeightSeen(values=values, weights=weights, is_matrix=is_matrix) if is_found else None
+
+
+def _both_learned(
+    shapes: list[tuple[int, ...]], graphs: list[Any], num: int
+) -> PairWeightSeen | None:
+    """Return what a product of two outputs multiplies, unless the column was made on purpose."""
+    column = next((one for one in graphs if len(shape_of(one)) == 2), None)
+    is_meant = column is None or kind_of(column) in _EXPLICIT
+    if is_meant or sorted(shapes) != [(num,), (num, 1)]:
+        return None
+    return PairWeightSeen(values=shapes[0], weights=shapes[1], is_matrix=False)
 
 
 def _is_of_pairs(weights: Tensor) -> bool:
