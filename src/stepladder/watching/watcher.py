@@ -59,6 +59,7 @@ class Watcher:
         on_any_pass: called when any pass over a loader begins.
         on_pass_end: called when a pass has returned all of its batches, with its dataset.
         on_backward: called at each inspected backward, before it.
+        on_graph: called with the graph of its loss, if that is a number.
         wants_input_gradient: an input of a model depends on a leaf that is no weight.
         on_call: called with each outermost model, its arguments and its module.
         on_learnt: called by backward, with the mode of the models that it learns from, by the id
@@ -97,6 +98,7 @@ class Watcher:
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self.on_backward: list[Callable[[], None]] = []
+        self.on_graph: list[Callable[[Any], None]] = []
         self.on_pass: list[Callable[[], None]] = []
         self.on_any_pass: list[Callable[[], None]] = []
         self.on_pass_end: list[Callable[[Any, Any], None]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen.loaders import SharedSeen
+from stepladder.watching.seen.loaders import SharedSeen, WholeLabelsSeen
 from stepladder.watching.seen.models import EvaluatedSeen, ModelSeen
 from stepladder.watching.seen.seen import Seen
 
@@ -26,8 +26,12 @@ _WHOLE = 0.9  # of what was learned from
 def split_leakage(seen: Seen) -> Answer:
     """Compares the examples of evaluations with those that the model had learned from.
 
-    Also the indices of loaders that read the same dataset, through Subset and ConcatDataset.
+    Also the indices of loaders that read the same dataset, through Subset and ConcatDataset; and
+    the labels of a loss over a whole set, such as all nodes of a graph, of which a part is selected
+    by a mask or by indices that are named as held out.
     """
+    if seen.whole_labels:
+        return _whole_labels(seen.whole_labels[0])
     models = [model for model in seen.models if model.evaluated]
     judged = [model for model in models if _can_be_told_apart(model)]
     for model in judged:
@@ -56,6 +60,18 @@ def split_leakage(seen: Seen) -> Answer:
     if not judged:
         return Unseen("the examples are too few or too much alike to recognise one")
     return Sound("no evaluation of held-out examples has examples that the model was trained on")
+
+
+def _whole_labels(one: WholeLabelsSeen) -> Found:
+    return Found(
+        evidence=f"the loss of each step has all {one.num_trained:,} labels (backward at "
+        f"{one.trained_at}), and {one.num_held_out:,} of these are evaluated as held-out labels: "
+        "the model is trained on validation or test labels",
+        fix="Compute the loss from the training examples only, as in "
+        "cross_entropy(out[train_mask], y[train_mask]).",
+        where=one.where,
+        numbers={"num_trained": one.num_trained, "num_held_out": one.num_held_out},
+    )
 
 
 def _is_leak(one: SharedSeen) -> bool:

@@ -313,9 +313,10 @@ def _of_examples() -> list[Part]:
     from stepladder.watching.hooks.inputs.repeats import RepeatWatch
     from stepladder.watching.hooks.inputs.shifts import ShiftWatch
     from stepladder.watching.hooks.inputs.stored import StoredWatch
+    from stepladder.watching.hooks.inputs.whole_labels import WholeLabelWatch
 
     readers: list[Part] = [ExampleWatch(), MaskWatch(), ShiftWatch(), PixelWatch()]
-    return [*readers, OwnScaleWatch(), StoredWatch(), RepeatWatch()]
+    return [*readers, OwnScaleWatch(), WholeLabelWatch(), StoredWatch(), RepeatWatch()]
 
 
 def watch_script(

@@ -66,6 +66,22 @@ class DrawsSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WholeLabelsSeen:
+    """A loss of the same labels in each step, of which a part is evaluated as held out.
+
+    Attributes:
+        where: the line that selects that part.
+        trained_at: the line of backward.
+        num_trained, num_held_out: labels in the loss, and in that part.
+    """
+
+    where: str | None
+    trained_at: str | None
+    num_trained: int
+    num_held_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class SharedSeen:
     """An evaluation of some of a dataset's examples, by a model that had trained on some of them.
 

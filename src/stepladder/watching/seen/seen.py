@@ -21,7 +21,7 @@ from stepladder.watching.seen.labels import (
     LabelsSeen,
     PairsSeen,
 )
-from stepladder.watching.seen.loaders import LoaderSeen, SharedSeen
+from stepladder.watching.seen.loaders import LoaderSeen, SharedSeen, WholeLabelsSeen
 from stepladder.watching.seen.losses import (
     AverageSeen,
     ComparisonSeen,
@@ -84,6 +84,7 @@ class Seen:
     starts: list[StartSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)
     shared: list[SharedSeen] = field(default_factory=list)
+    whole_labels: list[WholeLabelsSeen] = field(default_factory=list)
     models: list[ModelSeen] = field(default_factory=list)
     inputs: list[InputSeen] = field(default_factory=list)
     reshapes: list[ReshapeSeen] = field(default_factory=list)

@@ -31,7 +31,7 @@ _EQUAL: Final = 1e-5
 
 
 class _Group:
-    """The inputs of one evaluation: sums by column, of squares too, ranges, and values but 0 and 1."""
+    """Sums, sums of squares and ranges of the inputs of one evaluation, by column."""
 
     def __init__(self, lines: tuple[tuple[str, int], ...], loader: int | None, step: int) -> None:
         self.lines, self.loader, self.step = lines, loader, step

@@ -255,9 +255,14 @@ class BackwardWatch:
                 )
             )
             self._losses.look_at_own(node)
-            for listener in watcher.on_backward:
-                listener()
-            self._names.find_constant_factors(node)
+            self._inspect(node)
+
+    def _inspect(self, node: Any) -> None:
+        for of_graph in self._watcher.on_graph:
+            of_graph(node)
+        for listener in self._watcher.on_backward:
+            listener()
+        self._names.find_constant_factors(node)
 
     def _sizes(self) -> tuple[int, ...]:
         given = self._watcher.input_refs[0]() if self._watcher.input_refs else None
