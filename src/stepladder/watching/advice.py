@@ -13,6 +13,7 @@ from stepladder.records.watch import PhaseTime, Replay
 from stepladder.watching.causes.contract import Cause, Evidence
 from stepladder.watching.causes.data import loader_causes
 from stepladder.watching.causes.denormals import denormal_causes
+from stepladder.watching.causes.filled import filled_causes
 from stepladder.watching.causes.graphs import graph_causes
 from stepladder.watching.causes.growth import growth_causes
 from stepladder.watching.causes.hooks import hook_causes
@@ -97,6 +98,7 @@ def next_step(
             *denormal_causes(evidence),
             *model_causes(evidence),
             *loop_causes(evidence),
+            *filled_causes(evidence),
             *masked_causes(evidence),
             *rhythm_causes(evidence),
             *hook_causes(evidence),

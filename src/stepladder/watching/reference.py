@@ -133,6 +133,8 @@ on, or 5 s of them, these causes are named, and recognised in this way:
   example at a time.
 - `computed_once`: the same lines, if examples that are fetched again are equal to the last time, no
   random numbers were drawn, and all of them fit into memory.
+- `computed_once`, `vectorise`: nested Python loops in the model that set single values, which
+  depend on sizes alone, or on more.
 - `persistent_workers`, `one_iterator`, `fewer_workers`, `loader_threads`: the wait for the first
   batch and the end of each pass compared with other batches; the number of workers.
 - `one_forward`: a module is called again on an input of this step or the last one, without

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from stepladder.watching.script.filled import filled_by
 from stepladder.watching.script.stores import joined_by
 from stepladder.watching.seen.costs import SampleSeen, Spot
 from stepladder.watching.seen.seen import Seen
@@ -97,11 +98,14 @@ class Evidence:
 
 
 def _read(sample: SampleSeen, known: dict[Spot, Spot]) -> SampleSeen:
-    """Return a sample whose lines say what they concatenate with."""
+    """Return a sample whose lines say what they concatenate with, and what their loops compute."""
     for spot in sample.spots:
-        if spot.nearby and spot not in known:
-            joins, store = joined_by(spot.nearby, spot.line)
-            known[spot] = replace(spot, nearby=(), line=0, joins=joins, store=store)
+        if (spot.nearby or spot.body) and spot not in known:
+            joins, store = joined_by(spot.nearby, spot.line) if spot.nearby else ("", "")
+            fills = filled_by(spot.body, spot.at) if spot.body else ""
+            known[spot] = replace(
+                spot, nearby=(), line=0, joins=joins, store=store, body=(), at=0, fills=fills
+            )
     if not any(spot in known for spot in sample.spots):
         return sample
     return replace(sample, spots=tuple(known.get(spot, spot) for spot in sample.spots))

@@ -27,6 +27,8 @@ class Spot:
             number among them; empty and 0 if nothing there can concatenate.
         joins: what its statement concatenates with, such as `torch.cat`; empty if it does not.
         store: what the result replaces and contains, as in `self.rows = torch.cat([self.rows, x])`.
+        body, at: the lines of its function and its number among them, if it is in nested loops.
+        fills: what the single values depend on that these compute; see `script/filled.py`.
     """
 
     where: str
@@ -37,6 +39,9 @@ class Spot:
     line: int = 0
     joins: str = ""
     store: str = ""
+    body: tuple[str, ...] = ()
+    at: int = 0
+    fills: str = ""
 
 
 @dataclass(kw_only=True)

@@ -17,6 +17,7 @@ from time import perf_counter, thread_time
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from stepladder.watching.script.filled import function_of
 from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.script.stores import nearby
 from stepladder.watching.seen.costs import (
@@ -402,6 +403,8 @@ def spot_of(own: OwnCode, code: CodeType, line: int) -> Spot:
         if stripped.startswith(("for ", "while ", "async for ")) and len(loops) < _MAX_LOOPS:
             loops.append(stripped)
     near, line_in_near = nearby(lines, line)
+    is_nested = len(loops) + text.lstrip().startswith("for ") > 1
+    body, at = function_of(lines, code.co_firstlineno, line) if is_nested else ((), 0)
     return Spot(
         where=f"{own.shown(file)}:{line}",
         function=code.co_name,
@@ -409,6 +412,8 @@ def spot_of(own: OwnCode, code: CodeType, line: int) -> Spot:
         loops=tuple(loops),
         nearby=near,
         line=line_in_near,
+        body=body,
+        at=at,
     )
 
 
