@@ -103,7 +103,11 @@ FAULTS: tuple[Fault, ...] = (
     _fault("softmax_before_loss", "softmax or sigmoid before a loss that applies it itself", _BOTH),
     _fault("nll_without_log_softmax", "negative log-likelihood of raw scores", _BOTH),
     _fault("softmax_wrong_dim", "softmax over the batch instead of the classes", _BOTH),
-    _fault("target_broadcast", "shapes of output and target are broadcast in the loss", _BOTH),
+    _fault(
+        "target_broadcast",
+        "shapes of output and target, or of weights, are broadcast in the loss",
+        _BOTH,
+    ),
     _fault("loss_kind_mismatch", "the loss does not fit the kind of target", _BOTH),
     _fault(
         "contrastive_loss_misused",
@@ -176,7 +180,11 @@ FAULTS: tuple[Fault, ...] = (
     _fault("eval_mode_in_training", "the model is in evaluation mode during training", _WATCH),
     _fault("gradients_in_validation", "validation runs with gradients enabled", _BOTH),
     _fault("graph_retained", "losses are kept with their graphs, so memory grows", _WATCH),
-    _fault("stopping_on_noise", "training stops on noise, or on training data", _CHECK + _AUDIT),
+    _fault(
+        "stopping_on_noise",
+        "training stops on noise, on training data, or while it improves",
+        _BOTH + _AUDIT,
+    ),
     # the run
     _fault("checkpoint_incomplete", "a checkpoint is missing state that a restart needs", _BOTH),
     _fault("seeds_wrong", "seeds are not set, or equal where they must differ", _BOTH),

@@ -51,6 +51,20 @@ STORED = BASE.replace(
 train = DataLoader(Noisy()""",
 )
 
+STOPPED = (
+    BASE.replace("losses = []\n", "losses = []\nbest, num_bad, patience = 9.0, 0, 20\n")
+    + """
+    value = [1.0, 1.1, 0.9, 0.8][epoch]
+    if value < best:
+        best = value
+        num_bad = 0
+    else:
+        num_bad += 1
+        if num_bad >= patience:
+            break
+"""
+)
+
 MASKED = """
 import torch
 import torch.nn.functional as F
@@ -592,6 +606,7 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     ),
     "gradients_in_validation": _edit(BASE, ("with torch.no_grad():", "if True:")),
     "graph_retained": _edit(BASE, ("losses.append(loss.item())", "losses.append(loss)")),
+    "stopping_on_noise": _edit(STOPPED, ("        num_bad = 0\n", "")),
     "checkpoint_incomplete": _edit(SAVING, ('"optimizer": optimizer.state_dict(), ', "")),
     "seeds_wrong": _edit(
         BASE,

@@ -297,11 +297,12 @@ class Session:
 
 
 def _of_source_and_shapes() -> tuple[Part, ...]:
-    """Return the parts that read targets from the source, and shapes of the first steps."""
+    """Return the parts that read targets and counters from the source, and first shapes."""
     from stepladder.watching.hooks.losses.bootstraps import BootstrapWatch
     from stepladder.watching.hooks.models.reshapes import ReshapeWatch
+    from stepladder.watching.hooks.steps.patience import PatienceWatch
 
-    return BootstrapWatch(), ReshapeWatch()
+    return BootstrapWatch(), PatienceWatch(), ReshapeWatch()
 
 
 def _of_examples() -> list[Part]:

@@ -45,6 +45,7 @@ from stepladder.watching.seen.steps import (
     BackwardSeen,
     ClippingSeen,
     OptimizerSeen,
+    PatienceSeen,
     PrecisionSeen,
     ScheduleSeen,
     StartSeen,
@@ -89,6 +90,7 @@ class Seen:
     inputs: list[InputSeen] = field(default_factory=list)
     reshapes: list[ReshapeSeen] = field(default_factory=list)
     schedules: list[ScheduleSeen] = field(default_factory=list)
+    patience: list[PatienceSeen] = field(default_factory=list)
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
     independence: IndependenceSeen | None = None

@@ -203,6 +203,29 @@ class ClippingSeen:
     num_in_time: int = 0
 
 
+@dataclass(kw_only=True)
+class PatienceSeen:
+    """A counter of evaluations without improvement, which ends the training at a limit.
+
+    Attributes:
+        name, limit: the code of both.
+        is_reset: the source assigns it again, or may do so.
+        num_read: times that it was read, with the best value.
+        num_kept: of these, those at which the best value was another one, but it was not smaller.
+        count, before, after: the counter and the best values, the first time.
+    """
+
+    where: str | None
+    name: str
+    limit: str
+    is_reset: bool
+    num_read: int = 0
+    num_kept: int = 0
+    count: int = 0
+    before: float = 0.0
+    after: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairWeightSeen:
     """Values of examples that a loss multiplies by the weights of all examples.
