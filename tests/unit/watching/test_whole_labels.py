@@ -57,10 +57,18 @@ with torch.no_grad():
     print(correct[val_mask].float().mean())
 """
 
+FLOATS = """
+model.eval()
+with torch.no_grad():
+    errors = model(x)[:, 0][val_mask] - y.float()[val_mask]
+print(errors.square().mean())
+"""
+
 LEAKED = {
     "all_nodes": ("", "F.cross_entropy(out, y)", BY_MASK),
     "weighted_classes": ("", "F.cross_entropy(out, y, torch.tensor([1.0, 2.0, 1.0]))", BY_MASK),
     "indices": ("", "F.nll_loss(out.log_softmax(1), y)", "print(accuracy(idx_test))"),
+    "a_regression": ("", "F.mse_loss(out[:, 0], y.float())", FLOATS),
     "indexed_later": ("", "F.cross_entropy(out, y)", AFTER),
 }
 SOUND = {
@@ -92,7 +100,16 @@ SOUND = {
         "F.cross_entropy(out @ out.detach().T, y)",
         "model.eval()\nmodel(x)\nprint(len(y[test_mask]))",
     ),
-    "features_of_all_nodes": ("head = nn.Linear(3, 6)", "F.mse_loss(head(out), x)", BY_MASK),
+    "features_of_all_nodes": (
+        "head = nn.Linear(3, 6)",
+        "F.mse_loss(head(out), x)",
+        "model.eval()\nmodel(x)\nprint(x[test_mask].var())",
+    ),
+    "features_beside_labels": (
+        "head = nn.Linear(3, 1)",
+        "F.cross_entropy(out[train_mask], y[train_mask]) + F.mse_loss(head(out), x[:, :1])",
+        "model.eval()\nmodel(x)\nprint(x[:, :1][test_mask].var())",
+    ),
 }
 
 
@@ -111,7 +128,8 @@ def test_a_loss_of_held_out_labels_is_found(name: str, watched: Watched) -> None
     assert found.fault == NAME, found.evidence
     assert "all 90 labels" in found.evidence
     assert found.numbers == {"num_trained": 90, "num_held_out": 30}
-    text = "correct[val_mask]" if name == "indexed_later" else "guess[chosen] == y[chosen]"
+    texts = {"indexed_later": "correct[val_mask]", "a_regression": "y.float()[val_mask]"}
+    text = texts.get(name, "guess[chosen] == y[chosen]")
     line = next(i for i, one in enumerate(program.splitlines(), 1) if text in one)
     assert found.where == f"snippet.py:{line}"
 

@@ -48,7 +48,7 @@ def counters(tree: ast.Module) -> list[Counter]:
         if isinstance(one, _FUNCTIONS)
     }
     scopes = [tree, *(node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS))]
-    found = []
+    found: list[Counter] = []
     for scope in scopes:
         for chain in (node for node in _nodes(scope) if isinstance(node, ast.If)):
             one = _counter(chain, scope, owners.get(id(scope), ""), tree)
@@ -136,7 +136,7 @@ def _compares(test: ast.expr, name: str) -> bool:
 
 
 def _limit_of(name: str, scope: ast.AST) -> str:
-    """Return the limit that a counter is compared with in order to stop; empty if there is none."""
+    """Return the limit that a counter is compared with in order to stop, or an empty text."""
     for node in _nodes(scope):
         if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
             continue

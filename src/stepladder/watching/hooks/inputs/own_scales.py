@@ -59,8 +59,8 @@ class _Group:
     def scale(self) -> tuple[int, bool] | None:
         """Return how many columns are scaled, and whether that is to a range; None if not all are.
 
-        Columns with 0 and 1 alone are left out. Those of examples that are scaled with statistics
-        of others are off by about a standard error.
+        Columns with 0 and 1 alone are left out. Columns that are scaled with other statistics are
+        off by about a standard error.
         """
         if self.sums is None or self.num < _MIN_ROWS or not self.is_whole:
             return None

@@ -59,8 +59,9 @@ class WholeLabelWatch:
         """Do nothing: there is nothing left to read."""
 
     def _learn(self, root: Any) -> None:
-        """Note the labels of a loss, and whether they are those of the step before."""
-        labels = next((one for node in walk(root) if (one := _labels_of(node)) is not None), None)
+        """Note the labels of the only loss, and whether they are those of the step before."""
+        losses = [node for node in walk(root) if kind_of(node) in _LOSSES]
+        labels = _labels_of(losses[0]) if len(losses) == 1 else None
         found = None if labels is None else (len(labels), checksum(labels))
         self._num_same = self._num_same + 1 if found == self._trained else 1
         self._trained = found
@@ -156,14 +157,19 @@ class WholeLabelWatch:
 
 
 def _labels_of(node: Any) -> Tensor | None:
-    """Return the labels of a loss that is a mean or sum over all of them."""
+    """Return the labels, one per example, of a loss that is a mean or sum over all of them.
+
+    Targets with several numbers per example may be its features, as in an autoencoder.
+    """
     kind = kind_of(node)
-    if kind not in _LOSSES or getattr(node, "_saved_reduction", 0) == 0:
+    if getattr(node, "_saved_reduction", 0) == 0:
         return None
     if kind != _BY_CLASS and getattr(node, "_saved_weight", None) is not None:
         return None  # which may be a mask
     labels: Any = getattr(node, "_saved_target", None)
     if not is_plain(labels) or labels.dim() not in (1, 2) or len(labels) < _MIN_LABELS:
+        return None
+    if labels.numel() != len(labels):
         return None
     ignored = getattr(node, "_saved_ignore_index", None)
     if kind == _BY_CLASS and isinstance(ignored, int):
