@@ -21,6 +21,7 @@ _LOSSES: Final = frozenset({
 _BY_CLASS: Final = "NllLoss"
 _MIN_LABELS: Final = 32
 _MIN_SAME: Final = 2  # inspected steps with the same labels
+_MAX_OTHERS: Final = 40  # inspected steps with labels that differ from those before
 _MAX_WINDOWS: Final = 32  # times that the wrappers are put in place
 _MAX_STEPS: Final = 12  # of these, for steps of the training
 _MAX_INDEXED: Final = 400  # calls in between
@@ -43,7 +44,7 @@ class WholeLabelWatch:
         self._num_windows = self._num_steps = self._num_indexed = self._num_compared = 0
         self._trained: tuple[int, float] | None = None  # number of labels, and their checksum
         self._trained_at: str | None = None
-        self._num_same = 0
+        self._num_same = self._num_others = 0
         self._results: list[weakref.ref[Tensor]] = []
 
     def install(self, watcher: Watcher) -> None:
@@ -60,10 +61,15 @@ class WholeLabelWatch:
 
     def _learn(self, root: Any) -> None:
         """Note the labels of the only loss, and whether they are those of the step before."""
+        if self._num_others >= _MAX_OTHERS:
+            self._trained = None
+            return
         losses = [node for node in walk(root) if kind_of(node) in _LOSSES]
         labels = _labels_of(losses[0]) if len(losses) == 1 else None
         found = None if labels is None else (len(labels), checksum(labels))
-        self._num_same = self._num_same + 1 if found == self._trained else 1
+        is_same = found == self._trained
+        self._num_same = self._num_same + 1 if is_same else 1
+        self._num_others += not is_same
         self._trained = found
         self._trained_at = self._watcher.own.here()
 
