@@ -89,6 +89,18 @@ def test_no_thread_is_left_while_processes_are_forked() -> None:
     assert threading.active_count() == before
 
 
+def test_a_heartbeat_that_is_entered_again_within_itself_is_paused_and_ends() -> None:
+    before = threading.active_count()
+    seen: list[Report] = []
+    heart = Heartbeat(seen.append, every_s=0.02, first_s=0.02)
+    with heart:
+        with heart, paused():
+            assert threading.active_count() == before
+        count = len(seen)
+        until(lambda: len(seen) > count)
+    assert threading.active_count() == before
+
+
 def test_a_failing_sink_does_not_end_the_work() -> None:
     def fail(_: Report) -> None:
         raise OSError
