@@ -93,8 +93,8 @@ def _agent(
         attempt = 0
 
         def _monitor_workers(self, worker_group: Any) -> Any:
-            if self._pcontext is not None:
-                _kill_stalled(self._pcontext.subprocess_handlers, folder, attempt=self.attempt)
+            handlers = getattr(self._pcontext, "subprocess_handlers", {})
+            _kill_stalled(handlers, folder, attempt=self.attempt)
             result = super()._monitor_workers(worker_group)
             if not result.is_failed():
                 return result
@@ -132,7 +132,7 @@ def _kill_stalled(handlers: Mapping[int, Any], folder: Path, *, attempt: int) ->
     if not any(handler.proc.poll() == LOST_CODE for handler in handlers.values()):
         return
     rank = stalled_rank(folder, attempt=attempt)
-    if rank in handlers and handlers[rank].proc.poll() is None:
+    if rank is not None and handlers[rank].proc.poll() is None:
         handlers[rank].proc.kill()
 
 
