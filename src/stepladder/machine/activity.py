@@ -85,6 +85,7 @@ class _State:
         self.num_moves = 0
         self.printed_at = time.monotonic()
         self.has_printed = False
+        self.is_silent = False
         self.hearts: list[Heartbeat] = []  # entered, the outermost first; its thread reports
 
 
@@ -118,6 +119,11 @@ def printed() -> None:
     """Note that something was printed now."""
     _STATE.printed_at = time.monotonic()
     _STATE.has_printed = True
+
+
+def be_silent(*, is_silent: bool) -> None:
+    """Switch all heartbeats off or on, such as in a process that has no log of its own yet."""
+    _STATE.is_silent = is_silent
 
 
 def report() -> Report:
@@ -254,7 +260,7 @@ class Heartbeat:
         while not self._stopping.wait(_TICK_S):
             hearts = _STATE.hearts[-1:]  # one operation: another thread changes the list
             heart = hearts[0] if hearts else None
-            if heart is None or heart.sink is None:
+            if heart is None or heart.sink is None or _STATE.is_silent:
                 continue
             limit_s = heart.every_s if _STATE.has_printed else self._first_s
             if time.monotonic() - _STATE.printed_at >= limit_s:
