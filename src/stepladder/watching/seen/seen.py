@@ -33,6 +33,7 @@ from stepladder.watching.seen.losses import (
     PredictionSeen,
 )
 from stepladder.watching.seen.models import (
+    IgnoredStateSeen,
     InputSeen,
     ModelSeen,
     OwnStateSeen,
@@ -101,6 +102,7 @@ class Seen:
     pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)
+    ignored_states: list[IgnoredStateSeen] = field(default_factory=list)
     own_states: list[OwnStateSeen] = field(default_factory=list)
     loads: list[LoadSeen] = field(default_factory=list)
     num_loads: int = 0
