@@ -303,11 +303,12 @@ def _of_checkpoints(names: Names, optimizers: OptimizerWatch) -> tuple[Part, ...
 
 
 def _of_source_and_shapes() -> tuple[Part, ...]:
-    """Return the parts that read targets from the source, and shapes of the first steps."""
+    """Return the parts that read targets and options in the source, and shapes of first steps."""
     from stepladder.watching.hooks.losses.bootstraps import BootstrapWatch
     from stepladder.watching.hooks.models.reshapes import ReshapeWatch
+    from stepladder.watching.hooks.steps.options import OptionWatch
 
-    return BootstrapWatch(), ReshapeWatch()
+    return BootstrapWatch(), ReshapeWatch(), OptionWatch()
 
 
 def _of_examples() -> list[Part]:

@@ -45,6 +45,7 @@ from stepladder.watching.seen.steps import (
     BackwardSeen,
     ClippingSeen,
     OptimizerSeen,
+    OptionSeen,
     PrecisionSeen,
     ScheduleSeen,
     StartSeen,
@@ -71,6 +72,7 @@ class Seen:
     num_backwards: int = 0
     backward_at: str | None = None
     optimizers: list[OptimizerSeen] = field(default_factory=list)
+    options: list[OptionSeen] = field(default_factory=list)
     losses: list[LossSeen] = field(default_factory=list)
     margins: list[MarginSeen] = field(default_factory=list)
     predictions: list[PredictionSeen] = field(default_factory=list)
