@@ -73,6 +73,14 @@ session.run()
 RESTORED = RESUME.replace("start =", 'opt.load_state_dict(state["optim"])\nstart =')
 IGNORED = {
     "weights_and_epoch": RESUME,
+    "from_where_it_was": RESUME.replace("range(start,", 'range(state["epoch"] + 1,').replace(
+        'start = state["epoch"] + 1\n', ""
+    ),
+    "as_an_option": RESUME.replace("start =", "args.start =")
+    .replace("range(start", "range(args.start")
+    .replace(
+        "net, opt, sched =", "import argparse\nargs = argparse.Namespace()\nnet, opt, sched ="
+    ),
     "in_a_function": IN_A_FUNCTION,
     "in_a_class": IN_A_CLASS,
 }

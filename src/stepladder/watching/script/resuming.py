@@ -52,7 +52,10 @@ def use_of(tree: ast.Module, line: int) -> Use | None:
         if entry in POSITIONS:
             positions.append(outer)
     targets = {name for one in positions for name in _targets_of(one, parents, tree)}
-    is_resumed = any(_names_in(start) & targets for start in _starts(tree))
+    is_resumed = any(
+        _names_in(start) & targets or not set(positions).isdisjoint(ast.walk(start))
+        for start in _starts(tree)
+    )
     return Use(name, frozenset(taken), frozenset(_read_in(tree)), is_resumed)
 
 
@@ -88,8 +91,8 @@ def _entry_of(node: ast.Name, parents: dict[ast.AST, ast.AST]) -> tuple[str | No
 
 
 def _text(node: ast.expr) -> str | None:
-    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-    return node.value if is_text else None  # type: ignore[attr-defined]
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, str) else None
 
 
 def _targets_of(node: ast.AST, parents: dict[ast.AST, ast.AST], tree: ast.Module) -> Iterator[str]:
@@ -97,8 +100,8 @@ def _targets_of(node: ast.AST, parents: dict[ast.AST, ast.AST], tree: ast.Module
     while node in parents and not isinstance(node, ast.stmt):
         node = parents[node]
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        for one in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            yield from _names_in(one)
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from _names_in(target)
     if not isinstance(node, ast.Return):
         return
     while node in parents and not isinstance(node, _FUNCTIONS):
