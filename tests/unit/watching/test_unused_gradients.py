@@ -47,6 +47,12 @@ LATE = {
         "adam.step()",
         "(0.1 * places(rows)).backward()",
     ),
+    "set_to_zero": code_of(
+        "adam.zero_grad(set_to_none=False)",
+        "classes(rows).backward()",
+        "adam.step()",
+        "places(rows).backward()",
+    ),
     "cleared_at_the_end": code_of(
         "classes(rows).backward()",
         "adam.step()",
@@ -68,6 +74,22 @@ SOUND = {
         "adam.zero_grad()",
         "places(rows).backward()",
         "adam.step()",
+    ),
+    "a_step_for_each_after_zeros": code_of(
+        "adam.zero_grad(set_to_none=False)",
+        "classes(rows).backward()",
+        "adam.step()",
+        "adam.zero_grad(set_to_none=False)",
+        "places(rows).backward()",
+        "adam.step()",
+    ),
+    "only_the_other_part_is_cleared": code_of(
+        "body.zero_grad(set_to_none=False)",
+        "one.zero_grad(set_to_none=False)",
+        "classes(rows).backward()",
+        "adam.step()",
+        "two.zero_grad(set_to_none=False)",
+        "places(rows).backward()",
     ),
     "gradients_are_only_printed": code_of(
         "adam.zero_grad()",

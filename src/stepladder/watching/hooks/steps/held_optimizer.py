@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from math import isfinite
 from statistics import median
@@ -295,11 +295,32 @@ class HeldOptimizer:
         missing, is_first = self.missing(), self.seen.num_steps == 0
         if not missing and not is_first:
             return
-        params = (ref() for ref in self.params[:_MAX_CHECKED])
-        reached = [
-            id(p) for p in params if p is not None and id(p) in missing and p.grad is not None
-        ]
+        some = (p for p in self._among(missing) if p.grad is not None)
+        reached = [id(p) for p in some if not self.unused.is_zeroed(p)]
         self.unused.after_backward(reached, here(), is_first=is_first)
+
+    def note_cleared(self, by: Any) -> None:
+        """Note, after `zero_grad()`, the gradients that are now zero.
+
+        Args:
+            by: the optimizer or module.
+        """
+        ids = {id(p) for p in by.parameters()} if isinstance(by, torch.nn.Module) else self.ids
+        self.unused.note_zeroed(self._among(ids & (self.never or {}).keys()))
+
+    def still_zero(self) -> set[int]:
+        """Return the ids of weights whose gradient was set to zero, and that nothing reached since.
+
+        These are some of those that had no gradient at any step.
+        """
+        return {id(p) for p in self._among(self.never or {}) if self.unused.is_zeroed(p)}
+
+    def _among(self, ids: Collection[int]) -> list[Any]:
+        """Return its weights that have one of these ids."""
+        if not ids:
+            return []
+        params = (ref() for ref in self.params[:_MAX_CHECKED])
+        return [param for param in params if param is not None and id(param) in ids]
 
     def missing(self) -> dict[int, tuple[int, ...]]:
         """Return the shapes of the weights that never had a gradient, by id."""

@@ -194,6 +194,7 @@ class OptimizerWatch:
         for live in self._live.values():
             if live.ref() is cleared or not isinstance(cleared, Optimizer):
                 live.was_cleared, live.cleared_late_at = True, where
+                live.note_cleared(cleared)
 
     def gradients_open(self, *, is_backward: bool = False) -> None:
         """Note gradients before torch itself changes them."""
@@ -386,8 +387,9 @@ class OptimizerWatch:
                 old = live.never
                 if old is None:
                     old = {key: self._names.of(param) for key, param in without.items()}
-                live.never = {key: name for key, name in old.items() if key in without}
-                self._note_trained({id(p) for p in params} - without.keys(), live)
+                without_any = without.keys() | live.still_zero()
+                live.never = {key: name for key, name in old.items() if key in without_any}
+                self._note_trained({id(p) for p in params} - without_any, live)
             found = live.unused.before_step(live.missing(), live.cleared_late_at)
             live.causes = {**live.causes, **found}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from stepladder.watching.seen.weights import CauseSeen
 
@@ -21,6 +22,20 @@ class UnusedGradients:
         self._reached: dict[int, str | None] = {}
         self._num_times: dict[int, int] = {}
         self._before_first: set[str | None] = set()
+        self._zeroed: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def note_zeroed(self, params: Iterable[Any]) -> None:
+        """Note the gradients that `zero_grad(set_to_none=False)` has just left."""
+        grads = ((id(param), grad) for param in params if (grad := param.grad) is not None)
+        self._zeroed |= {key: (weakref.ref(grad), grad._version) for key, grad in grads}
+
+    def is_zeroed(self, param: Any) -> bool:
+        """Return whether no backward has reached a weight since its gradient was set to zero."""
+        zeroed, grad = self._zeroed.get(id(param)), param.grad
+        if zeroed is None or grad is None:
+            return False
+        held, version = zeroed
+        return grad is held() and bool(param.grad._version == version)
 
     def after_backward(self, reached: Iterable[int], where: str | None, *, is_first: bool) -> None:
         """Note which weights have a gradient after a backward.
