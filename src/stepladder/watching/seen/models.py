@@ -229,6 +229,31 @@ class SavedSeen:
 
 
 @dataclass(kw_only=True)
+class IgnoredStateSeen:
+    """A checkpoint from which training resumed without the state of its optimizer.
+
+    Attributes:
+        where: the line that loaded its weights.
+        read_at, name: the line that read it, and the variable that has it.
+        taken: the entries that the script takes from it.
+        optimizer, schedule: the entries of an optimizer and of a scheduler that it does not take.
+        kind, kept: the optimizer that steps instead, and what it keeps for each weight.
+        rate, rate_now: the learning rate in the checkpoint, and at the first step afterwards.
+    """
+
+    where: str | None
+    read_at: str | None
+    name: str
+    taken: tuple[str, ...]
+    optimizer: str
+    schedule: str | None
+    kind: str
+    kept: tuple[str, ...]
+    rate: float
+    rate_now: float
+
+
+@dataclass(kw_only=True)
 class OwnStateSeen:
     """A line that loads the weights that a module has at that moment into the module itself.
 
