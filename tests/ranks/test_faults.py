@@ -207,6 +207,35 @@ def test_a_stopped_rank_is_ended_and_training_goes_on(
 
 
 @pytest.mark.distributed
+@pytest.mark.parametrize("rank", [0, 1])
+def test_without_restarts_the_stopped_rank_ends_the_run_and_is_named(
+    start: Start, tmp_path: Path, rank: int
+) -> None:
+    """Not the other one, which has found it, and soon: torch would wait 30 s for it to end."""
+    words = ("--devices", "2", *SHORT, "--run.stall-s", "3", "--run.restarts", "0")
+    command = start("Plain", *words, env=fault("collective", rank, tmp_path, signal.SIGSTOP))
+    wait_for(lambda: (tmp_path / "happened").exists())
+    began = time.monotonic()
+    printed = command.ended()
+    assert time.monotonic() - began < 25, printed
+    assert command.process.returncode == 4, printed
+    assert_stalled_is_named(printed, rank)
+    assert has_no_process(tmp_path)
+
+
+def assert_stalled_is_named(printed: str, rank: int) -> None:
+    """Check that what ends the run names a rank that does not answer, its host and its log."""
+    said = f"the run ended because rank {rank} has not answered for"
+    assert said in printed, printed
+    last = printed[printed.index(said) :]
+    assert HOST in last
+    assert f"rank-{rank}.log" in last
+    assert f"rank {1 - rank}" not in last
+    assert "dmesg" not in last
+    assert len(last.splitlines()) <= MAX_LINES
+
+
+@pytest.mark.distributed
 def test_a_rank_without_memory_is_named(start: Start, tmp_path: Path) -> None:
     command = start("OutOfMemory", "--devices", "2", *SHORT)
     printed = command.ended()

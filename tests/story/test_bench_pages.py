@@ -7,7 +7,10 @@ import importlib
 import importlib.util
 import io
 import json
+import math
+import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +56,28 @@ def test_loaders() -> None:
 def test_benchmarks() -> None:
     page = importlib.import_module("bench.benchmarks_page").page()
     assert (ROOT / "docs" / "benchmarks.md").read_text() == page
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a benchmark's results."""
+    text = (ROOT / "bench" / "results" / f"{name}.json").read_text()
+    found: list[dict[str, Any]] = json.loads(text)["rows"]
+    return found
+
+
+def test_the_numbers_in_devices_are_those_of_the_results() -> None:
+    text = (ROOT / "docs" / "devices.md").read_text()
+    ratio, share = "ours / bare DDP", "efficiency (apart / ours)"
+    small, full = (
+        (float(row[ratio].split()[0]), float(row[share].split()[0]), row["step of ours, ms"])
+        for row in rows_of("devices_overhead")
+    )
+    assert f"a step takes {small[0]:.2f} times as long as with bare" in text
+    assert f"(small convolutions, {small[2]:.0f} ms), and {small[1]:.0%}".replace("%", " %") in text
+    assert f"demo's network, {full[0]:.2f} times and {full[1]:.0%}".replace("%", " %") in text
+    more = "more than one process, s"
+    added = {row["launcher"]: row[more].partition(" ")[0] for row in rows_of("devices_startup")}
+    assert f"adds {added['--devices 2']} s to a short run, torchrun {added['torchrun']} s" in text
+    errors = [row["error"] for row in rows_of("devices_predicted")]
+    middle, most = math.exp(statistics.median(errors)), math.exp(max(errors))
+    assert f"was a factor of {middle:.2f}, the largest {most:.2f}" in text

@@ -19,6 +19,7 @@ from pathlib import Path
 from stepladder import __version__
 from stepladder.cli.commands import COMMANDS
 from stepladder.cli.crash import exit_of_task, known_error, line_of_task, save_trace
+from stepladder.cli.resuming import with_resuming_command
 from stepladder.errors import StepladderError, UsageError
 
 _EXAMPLES = (
@@ -122,7 +123,7 @@ def _reported(name: str, words: Sequence[str]) -> Iterator[None]:
     if name in _SILENT or "--help" in words or "-h" in words:
         yield
         return
-    from stepladder.machine.activity import Heartbeat, Report, doing
+    from stepladder.machine.activity import Heartbeat, Report, be_silent, doing
 
     def show(report: Report) -> None:
         from stepladder.training.output.wording import activity_words
@@ -130,7 +131,8 @@ def _reported(name: str, words: Sequence[str]) -> Iterator[None]:
         sys.stderr.write(f"{report.what}, {activity_words(report)}\n")
         sys.stderr.flush()
 
-    is_silent = "--quiet" in words or os.environ.get("RANK", "0") != "0"
+    is_silent = "--quiet" in words
+    be_silent(is_silent=os.environ.get("RANK", "0") != "0")  # until it has a log
     with doing(f"stepladder {name}"), Heartbeat(None if is_silent else show):
         yield
 
@@ -150,6 +152,7 @@ def _report(error: StepladderError, cause: BaseException, words: list[str]) -> i
     is_debug = "--debug" in words
     if is_debug:
         traceback.print_exception(cause)
+    with_resuming_command(error, words)
     sys.stderr.write(f"{error if is_debug else error.brief()}\n")
     if "--json" in words:
         parts = {"what": error.what, "where": error.where, "why": error.why, "fix": error.fix}

@@ -16,6 +16,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from stepladder.cli.outer_launchers import refuse_outer_launchers
 from stepladder.cli.unknown import refuse_unknown
 from stepladder.config.checks import BadValueError
 from stepladder.config.choices import Auto
@@ -91,6 +92,7 @@ def parse(flags: type[T], argv: Sequence[str], *, command: str, default: T | Non
     """
     argv = _with_values(argv, command)
     refuse_unknown(flags, argv, command=command)
+    refuse_outer_launchers(argv, command=command)
     _check_switches(flags, argv, command)
     try:
         return tyro.cli(

@@ -60,8 +60,8 @@ class PrepareConfig:
     columns: str | None = None
     """Names of the columns of a CSV without a header, such as `path,label`."""
     path_format: str | None = None
-    """How to make a path of a CSV's cell, such as `images/{}.jpg`, or `{:05}.jpg` for numbers with
-    five digits; none: the cell is the path."""
+    """How to make a path of a table's cell, such as `images/{}.jpg`, or `{:05}.jpg` for numbers
+    with five digits; none: the cell is the path."""
     split_folders: str | None = None
     """Which folders are which split, such as `2019=train,2020=test`; none: read their names."""
     classes_from: ClassesFrom = ClassesFrom.AUTO

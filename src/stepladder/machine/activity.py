@@ -85,7 +85,8 @@ class _State:
         self.num_moves = 0
         self.printed_at = time.monotonic()
         self.has_printed = False
-        self.heart: Heartbeat | None = None
+        self.is_silent = False
+        self.hearts: list[Heartbeat] = []  # entered, the outermost first; its thread reports
 
 
 _STATE = _State()
@@ -120,6 +121,11 @@ def printed() -> None:
     _STATE.has_printed = True
 
 
+def be_silent(*, is_silent: bool) -> None:
+    """Switch all heartbeats off or on, such as in a process that has no log of its own yet."""
+    _STATE.is_silent = is_silent
+
+
 def report() -> Report:
     """Return the current activity."""
     with _STATE.lock:
@@ -139,7 +145,7 @@ def report() -> Report:
 
 def is_reported() -> bool:
     """Return True if a heartbeat reports what the process does."""
-    return _STATE.heart is not None
+    return bool(_STATE.hearts)
 
 
 _OTHERS: Final = ""  # in place of own work: the process waits for another one
@@ -207,7 +213,8 @@ def standing() -> Standing:
 class Heartbeat:
     """Reports the current activity when nothing was printed for some seconds.
 
-    Within another heartbeat, the outer one reports to this sink for the time of the block.
+    Within another heartbeat, the outer one reports to this sink for the time of the block. One that
+    is entered again within itself continues.
 
     Args:
         sink: called in the thread of the heartbeat; None: nothing is reported.
@@ -221,20 +228,19 @@ class Heartbeat:
         self.sink = sink
         self.every_s = SILENCE_S if every_s is None else every_s
         self._first_s = FIRST_S if first_s is None else first_s
-        self._outer: Heartbeat | None = None
         self._stopping = Event()
         self._thread: Thread | None = None
 
     def __enter__(self) -> Heartbeat:
-        self._outer, _STATE.heart = _STATE.heart, self
-        if self._outer is None:
+        _STATE.hearts.append(self)
+        if len(_STATE.hearts) == 1:
             _STATE.printed_at, _STATE.has_printed = time.monotonic(), False
             self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        _STATE.heart = self._outer
-        if self._outer is None:
+        _STATE.hearts.pop()
+        if not _STATE.hearts:
             self.stop()
 
     def start(self) -> None:
@@ -252,8 +258,9 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopping.wait(_TICK_S):
-            heart = _STATE.heart
-            if heart is None or heart.sink is None:
+            hearts = _STATE.hearts[-1:]  # one operation: another thread changes the list
+            heart = hearts[0] if hearts else None
+            if heart is None or heart.sink is None or _STATE.is_silent:
                 continue
             limit_s = heart.every_s if _STATE.has_printed else self._first_s
             if time.monotonic() - _STATE.printed_at >= limit_s:
@@ -265,12 +272,10 @@ class Heartbeat:
 @contextmanager
 def paused() -> Iterator[None]:
     """Stop the thread of the heartbeat in the block, which may fork processes."""
-    heart = _STATE.heart
-    while heart is not None and heart._outer is not None:
-        heart = heart._outer
-    if heart is None:
+    if not _STATE.hearts:
         yield
         return
+    heart = _STATE.hearts[0]
     heart.stop()
     try:
         yield

@@ -163,8 +163,33 @@ def _is_joint(one: Failure, first: Failure) -> bool:
 
 def stalled(folder: Path, *, attempt: int) -> str | None:
     """Return the line about a rank that hung or did not answer in an attempt, or None."""
+    first = _first_stalled(folder, attempt)
+    return None if first is None else first.lines[0]
+
+
+def stalled_rank(folder: Path, *, attempt: int) -> int | None:
+    """Return the rank that hung or did not answer in an attempt, or None."""
+    first = _first_stalled(folder, attempt)
+    return None if first is None else first.rank
+
+
+def stalled_error(folder: Path, *, attempt: int) -> RankLost | None:
+    """Return the error of a rank that hung or did not answer in an attempt, or None.
+
+    The rank that found it ends with a code of its own, so the codes of processes do not name it.
+    """
+    first = _first_stalled(folder, attempt)
+    if first is None:
+        return None
+    return RankLost(
+        f"the run ended because {first.lines[0]}",
+        fix=f"Read its log ({log_file(folder, first.rank)}), then type the same command to resume.",
+    )
+
+
+def _first_stalled(folder: Path, attempt: int) -> Failure | None:
     found = [one for one in _failures(folder, attempt) if not one.is_final]
-    return min(found, key=lambda one: one.at).lines[0] if found else None  # others follow from it
+    return min(found, key=lambda one: one.at, default=None)  # others follow from it
 
 
 def clear_failures(folder: Path, *, attempt: int | None = None) -> None:

@@ -109,7 +109,7 @@ class Heart:
         while not self._is_over.wait(EVERY_S):
             silent_s = time.monotonic() - self._answered_s
             if silent_s > self.stall_s:
-                self.end(0, f"has not answered for {silent_s:.0f} s")
+                self.end(0, f"has not answered for {silent_s:.0f} s ({self._host(0)})")
 
     def send(self, store: Any, count: int) -> None:
         """Report what this rank does."""
@@ -152,7 +152,8 @@ class Heart:
             if count != known:
                 self._seen[rank] = (count, now)
             elif now - since > self.stall_s:
-                return rank, f"has not answered for {now - since:.0f} s{_at(beat)}"
+                where = _at(beat) or f" ({self._host(rank)})"
+                return rank, f"has not answered for {now - since:.0f} s{where}"
             option = "stall" if beat.get("is_met") else "meet"
             limit_s = self.stall_s if option == "stall" else self.meet_s
             if beat.get("what") and (for_s := float(beat["for_s"])) > limit_s:
@@ -169,13 +170,18 @@ class Heart:
         thread.join(_END_S)
         os._exit(LOST_CODE)
 
+    def _host(self, rank: int) -> str:
+        """Return the name of a rank's host; this host's if all are on one."""
+        names, hosts = self.world.host_names, self.world.hosts
+        return names[hosts[rank]] if names and hosts else socket.gethostname()
+
     def _report(self, rank: int, what: str) -> None:
         line = f"rank {rank} {what}"
         sys.stderr.write(f"{line}; its log: {log_file(self.folder, rank)}\n")
         sys.stderr.flush()
         failure = Failure(
             rank=rank,
-            host=socket.gethostname(),
+            host=self._host(rank),
             at=time.time(),
             attempt=self.attempt,
             exit_code=4,

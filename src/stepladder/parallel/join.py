@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from stepladder.machine.activity import be_silent
 from stepladder.parallel.failures import (
     LAUNCHED,
     LOGS,
@@ -203,6 +204,7 @@ def _log_to(folder: Path, rank: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
         os.dup2(file.fileno(), stream.fileno())
+    be_silent(is_silent=False)
 
 
 def _end_with_launcher() -> None:

@@ -186,7 +186,11 @@ FAULTS: tuple[Fault, ...] = (
         _BOTH + _AUDIT,
     ),
     # the run
-    _fault("checkpoint_incomplete", "a checkpoint is missing state that a restart needs", _BOTH),
+    _fault(
+        "checkpoint_incomplete",
+        "a checkpoint lacks state that a restart needs, or it is not restored",
+        _BOTH,
+    ),
     _fault("seeds_wrong", "seeds are not set, or equal where they must differ", _BOTH),
     _fault("ranks_differ", "ranks hold different weights, or start with different data", _BOTH),
     _fault("ranks_read_same_data", "ranks read the same data", _WATCH),

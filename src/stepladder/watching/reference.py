@@ -78,9 +78,10 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   its weights has a gradient, the operations of up to three later steps are intercepted, to name the
   one that cut the graph, such as `argmax()` or `detach()`, with its line. If only some weights have
   none, this is done in two steps, and shows which of them are cut off, are in layers that are not
-  called, or belong to layers that were replaced. Compiled models, attention in evaluation mode, and
-  scripts that are inside a `torch.overrides.TorchFunctionMode` (such as `with torch.device(…)`) at
-  the end of the step, are left alone; then no operation is named.
+  called, or belong to layers that were replaced. Whether a backward computes gradients of them that
+  are cleared before any step is seen without that. Compiled models, attention in evaluation mode,
+  and scripts that are inside a `torch.overrides.TorchFunctionMode` (such as
+  `with torch.device(…)`) at the end of the step, are left alone; then no operation is named.
 - **Comparisons** of tensors with `==` and `!=` are intercepted in up to six steps, and from calls
   of models in evaluation mode to the next step, 24 times at most. Meanwhile outputs of up to 65,536
   numbers are kept until the model is called again. If a container lists a layer several times, its

@@ -65,7 +65,9 @@ def test_the_check_names_the_pairs_of_prepare(source: Path, tmp_path: Path) -> N
     (warned,) = (text for text in made.warnings if "near-duplicates" in text)
     assert warned.startswith("5 of 20 pictures of test (25.0 %) are near-duplicates")
     assert "--group-by" not in warned  # its splits are its own
-    assert "remove the pictures of test that are listed in near_duplicates.csv" in warned
+    assert (
+        "remove the pictures of test that are listed in the store's near_duplicates.csv" in warned
+    )
 
     pairs = read_near(tmp_path / "store", Split.TEST)
     assert pairs is not None

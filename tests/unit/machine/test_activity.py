@@ -9,7 +9,15 @@ from collections.abc import Callable
 import pytest
 
 from stepladder.machine import activity
-from stepladder.machine.activity import Heartbeat, Report, doing, paused, printed, report
+from stepladder.machine.activity import (
+    Heartbeat,
+    Report,
+    be_silent,
+    doing,
+    paused,
+    printed,
+    report,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -89,9 +97,37 @@ def test_no_thread_is_left_while_processes_are_forked() -> None:
     assert threading.active_count() == before
 
 
+def test_a_heartbeat_that_is_entered_again_within_itself_is_paused_and_ends() -> None:
+    before = threading.active_count()
+    seen: list[Report] = []
+    heart = Heartbeat(seen.append, every_s=0.02, first_s=0.02)
+    with heart:
+        with heart, paused():
+            assert threading.active_count() == before
+        count = len(seen)
+        until(lambda: len(seen) > count)
+    assert threading.active_count() == before
+
+
 def test_a_failing_sink_does_not_end_the_work() -> None:
     def fail(_: Report) -> None:
         raise OSError
 
     with Heartbeat(fail, every_s=0.01, first_s=0.01):
         time.sleep(0.05)
+
+
+def test_a_process_without_a_log_reports_nothing_also_within_a_display() -> None:
+    seen: list[Report] = []
+    be_silent(is_silent=True)
+    try:
+        with (
+            Heartbeat(None, every_s=0.02, first_s=0.02),
+            Heartbeat(seen.append, every_s=0.02, first_s=0.02),
+        ):
+            time.sleep(0.2)
+            assert not seen
+            be_silent(is_silent=False)
+            until(lambda: len(seen) >= 1)
+    finally:
+        be_silent(is_silent=False)

@@ -59,6 +59,30 @@ for epoch in range(2):
         running += loss.item()
     print(epoch, RESULT)
 """
+PHASES = """
+loaders = {"train": loader, "val": val_loader}
+sets = {phase: one.dataset for phase, one in loaders.items()}
+sizes = {phase: len(one) for phase, one in sets.items()}
+for epoch in range(3):
+    for phase in ("val", "train"):
+        net.train(phase == "train")
+        running = 0.0
+        for a, b in loaders[phase]:
+            with torch.set_grad_enabled(phase == "train"):
+                loss = mse(net(a), b)
+                if phase == "train":
+                    adam.zero_grad()
+                    loss.backward()
+                    adam.step()
+            running += VALUE
+        if phase == "train":
+            print("trained")
+        epoch_loss = running / SIZE
+"""
+
+
+def phases(value: str, size: str) -> str:
+    return START + PHASES.replace("VALUE", value).replace("SIZE", size)
 
 
 def evaluated(value: str, result: str) -> str:
@@ -93,6 +117,9 @@ TOO_SMALL = {
         "(mse(net(a), b) + F.l1_loss(net(a), b)).item()", "total / len(loader.dataset)"
     ),
     "of_training": START + OF_TRAINING.replace("RESULT", "running / len(data)"),
+    "of_each_phase": phases("loss.item()", "sizes[phase]"),
+    "of_each_dataset": phases("loss.item()", "len(loaders[phase].dataset)"),
+    "of_each_dataset_in_a_dict": phases("loss.item()", "len(sets[phase])"),
 }
 SOUND = {
     "batches": evaluated(OWN, "total / len(loader)"),
@@ -116,6 +143,8 @@ SOUND = {
     ).replace("y[160:]), 16)", "y[160:]), 4)"),
     "a_rate_of_something_else": evaluated(OWN, "(total / len(loader), n / len(loader.dataset))"),
     "of_training": START + OF_TRAINING.replace("RESULT", "running / len(loader)"),
+    "of_each_phase": phases("loss.item()", "len(loaders[phase])"),
+    "weighted_in_each_phase": phases("loss.item() * len(b)", "sizes[phase]"),
 }
 
 

@@ -51,11 +51,32 @@ for epoch in range(3):
         sgd.step()
 """
 LAYER = "nn.TransformerEncoderLayer(8, 2, 16{})"
+SENTENCES = (
+    START
+    + """
+ids = torch.randint(0, 20, (128, 12))
+loader = [(ids[rows], y[rows]) for rows in torch.randperm(128).split(32)]
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.inner = {}
+        self.head = nn.Linear(8, 3)
+    def forward(self, x):
+        x = self.table(x)
+        return self.head({})
+"""
+)
 POOLED = "return self.head(self.inner(x).mean(1))"
 
 
 def net(inner: str, forward: str) -> str:
     return START.format(inner, forward) + TRAIN
+
+
+def sentences(inner: str, encoded: str) -> str:
+    """Return a script whose batches of tokens are from no loader."""
+    return SENTENCES.format("nn.Identity()", "return x", inner, encoded) + TRAIN
 
 
 MIXED = {
@@ -91,6 +112,18 @@ class Net(nn.Module):
         return self.head(self.inner(self.table(x)))
 """
         + TRAIN.replace("net(a), b", "net(a).flatten(0, 1), b.flatten()"),
+        "its MultiheadAttention has batch_first=False",
+    ),
+    "sentences_that_the_script_cuts_itself": (
+        sentences("nn.LSTM(8, 8)", "self.inner(x)[0][:, -1]"),
+        "its LSTM has batch_first=False",
+    ),
+    "the_last_state_of_such_sentences": (
+        sentences("nn.GRU(8, 4, 2, bidirectional=True)", "self.inner(x)[0].mean(1)"),
+        "its GRU has batch_first=False",
+    ),
+    "attention_between_such_sentences": (
+        sentences(LAYER.format(""), "self.inner(x).mean(1)"),
         "its MultiheadAttention has batch_first=False",
     ),
 }
@@ -142,6 +175,15 @@ class Net(nn.Module):
         return self.head(self.inner(self.table(x).view(len(x), 1, -1))[0].view(len(x), -1))
 """
     + TRAIN,
+    "sentences_with_time_first": sentences(
+        "nn.LSTM(8, 8)", "self.inner(x.transpose(0, 1))[0][-1]"
+    ),
+    "the_letters_of_each_word_of_a_sentence": sentences(
+        "nn.LSTM(8, 8)", "self.inner(x.mean(1).unsqueeze(1))[0].squeeze(1)"
+    ),
+    "voices_over_time": sentences("nn.LSTM(8, 8)", "self.inner(x)[0].mean(1)").replace(
+        "(128, 12)", "(128, 4)"
+    ),
     "time_comes_first": START.format(
         "nn.GRU(8, 8)", "return self.head(self.inner(x)[0])"
     )

@@ -107,7 +107,8 @@ def distribution(job: CheckedJob) -> Answer:
     compared = [one for pair in pairs if (one := _compare(job, *pair)) is not None]
     if not compared:
         return not_applicable(
-            f"fewer than two splits have {LEAST_EXAMPLES} examples or more with numeric inputs"
+            f"fewer than two splits have {LEAST_EXAMPLES} examples or more with numeric inputs, if "
+            "similar shots count as one"
         )
     corrected = holm([one.apart.p for one in compared])
     shifted = [

@@ -35,7 +35,8 @@ def baselines(job: CheckedJob) -> Answer:
     numbers: dict[str, Any] = {"majority_accuracy": share, "probe_accuracy": probe, "num_val": n}
     always = class_name(job, majority)
     words = (
-        f"always predicting {always} has an accuracy of {percent(share)} on {n} validation examples"
+        f"always predicting {always}, the most frequent class of train, has an accuracy of "
+        f"{percent(share)} on {n} validation examples"
     )
     room = 1 - share
     margin = resolvable_margin(n, disagreement=room)

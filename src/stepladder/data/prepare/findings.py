@@ -57,6 +57,7 @@ _NAMED_WORDS = {
 }
 """What is said of pictures with a trait, before their names and after them."""
 _NEAR_SHARE = 0.2  # relative difference of val's share from the configured one, not worth a word
+_LISTED = f"the store's {NEAR_NAME}"
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,7 @@ def _compare_looks(
         if are_many(len(near), near.num_compared):
             group_by = _group_by(rows, plan, pairs) if is_groupable else None
             log[split.value]["group_by"] = group_by
-            fix = near_fix(split.value, can_group=is_groupable, listed=NEAR_NAME, group_by=group_by)
+            fix = near_fix(split.value, can_group=is_groupable, listed=_LISTED, group_by=group_by)
             warnings.append(f"{near_words(len(near), near.num_compared, split.value)}: {fix}")
     return pairs, log, warnings
 
@@ -334,9 +335,9 @@ def _version_warnings(rows: Mapping[Split, list[Row]]) -> list[str]:
     ]
     if not are_many(len(pairs), len(val)):
         return []
+    fix = near_fix(Split.VAL.value, can_group=True, listed=_LISTED, group_by=pattern)
     return [
         f"{len(pairs)} of {len(val)} pictures of val are by their names versions of one of train, "
         f"such as {printable(pairs[0][0])!r} of {printable(pairs[0][1])!r}, so the accuracy on val "
-        f"is optimistic: "
-        f"{near_fix(Split.VAL.value, can_group=True, listed=NEAR_NAME, group_by=pattern)}"
+        f"is optimistic: {fix}"
     ]

@@ -75,7 +75,7 @@ def baseline_finding(
         )
     words = (
         f"the accuracy is {percent(found.accuracy)} on {found.num} validation examples; always "
-        f"predicting {found.label} gives {percent(found.majority)}"
+        f"predicting {found.label}, their most frequent class, gives {percent(found.majority)}"
     )
     loses = found.p > _ALPHA
     if probe_accuracy is not None:

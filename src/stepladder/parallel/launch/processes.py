@@ -8,19 +8,22 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from stepladder.errors import InterruptedRun, ResourceError
 from stepladder.parallel.failures import (
     LAUNCHED,
+    LOST_CODE,
     Failure,
     clear_failures,
     died,
     failure_in,
     first_failure,
     stalled,
+    stalled_error,
+    stalled_rank,
 )
 
 _MONITOR_S: Final = 0.1
@@ -90,6 +93,8 @@ def _agent(
         attempt = 0
 
         def _monitor_workers(self, worker_group: Any) -> Any:
+            handlers = getattr(self._pcontext, "subprocess_handlers", {})
+            _kill_stalled(handlers, folder, attempt=self.attempt)
             result = super()._monitor_workers(worker_group)
             if not result.is_failed():
                 return result
@@ -118,6 +123,19 @@ def _agent(
     return Agent(spec=spec, logs_specs=logs, start_method="spawn", shutdown_timeout=_END_S)
 
 
+def _kill_stalled(handlers: Mapping[int, Any], folder: Path, *, attempt: int) -> None:
+    """Kill the rank that another one has found stalled: torch waits 30 s for it to end by itself.
+
+    Args:
+        handlers: of torch's agent, by rank.
+    """
+    if not any(handler.proc.poll() == LOST_CODE for handler in handlers.values()):
+        return
+    rank = stalled_rank(folder, attempt=attempt)
+    if rank is not None and handlers[rank].proc.poll() is None:
+        handlers[rank].proc.kill()
+
+
 def _died(failures: dict[int, Any]) -> str:
     """Return which process died, and of what."""
     rank, failure = min(failures.items(), key=lambda item: item[1].timestamp)
@@ -140,7 +158,9 @@ def _ended(failures: dict[int, Any], folder: Path, *, attempt: int) -> BaseExcep
     found = first_failure(folder, attempt=attempt, wait_s=0.0) or _told(failures)
     if found is not None:
         return SystemExit(found.exit_code) if found.rank == 0 else found.error(folder)
-    rank = min(failures, key=lambda rank: failures[rank].timestamp)
-    error = died(folder, rank, socket.gethostname(), _how(failures[rank].exitcode))
+    error = stalled_error(folder, attempt=attempt)
+    if error is None:
+        rank = min(failures, key=lambda rank: failures[rank].timestamp)
+        error = died(folder, rank, socket.gethostname(), _how(failures[rank].exitcode))
     error.exit_code = ResourceError.exit_code  # type: ignore[misc]
     return error

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 from stepladder.errors import InterruptedRun, ResourceError, StepladderError, UsageError
 from stepladder.machine.activity import doing, paused
 from stepladder.machine.limits import num_cores
-from stepladder.parallel.failures import LOGS, clear_failures, first_failure, log_file, stalled
+from stepladder.parallel.failures import (
+    LOGS,
+    clear_failures,
+    first_failure,
+    log_file,
+    stalled_error,
+)
 from stepladder.parallel.launch.stopping import passed_on
 
 if TYPE_CHECKING:
@@ -450,12 +456,19 @@ def _ended(fit: _Fit, folder: Path, signals: Sequence[int], restarts: int) -> Ba
             why=str(cause).strip().partition("\n")[0] or type(cause).__name__,
             fix="Check the cluster with `ray status`, and type the same command again.",
         )
+    return _lost(fit.error, folder, attempts)
+
+
+def _lost(error: BaseException, folder: Path, attempts: Sequence[int]) -> ResourceError:
+    """Return the error of a run that has lost a rank more often than it may start again."""
     from stepladder.parallel.launch.ray_worker import of_workers
 
-    how = next((line for one in attempts if (line := stalled(folder, attempt=one))), None)
-    failures = getattr(fit.error, "worker_failures", None)
+    hung = (stalled_error(folder, attempt=attempt) for attempt in attempts)
+    if (first := next((one for one in hung if one is not None), None)) is not None:
+        return ResourceError(first.what, fix=first.fix)
+    failures = getattr(error, "worker_failures", None)
     return ResourceError(
-        how or (of_workers(failures) if failures else str(fit.error).partition("\n")[0]),
+        of_workers(failures) if failures else str(error).partition("\n")[0],
         why="If nobody killed it, its host ran out of memory: see `dmesg`.",
         fix=f"Read the logs ({log_file(folder, 0).parent}), and type the same command to resume.",
     )

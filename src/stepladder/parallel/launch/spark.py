@@ -40,6 +40,7 @@ from stepladder.parallel.failures import (
     first_failure,
     log_file,
     silent,
+    stalled_error,
 )
 from stepladder.parallel.launch.stopping import asked_to_stop, passed_on
 
@@ -412,6 +413,8 @@ def _ended(order: Order, signals: Sequence[int], error: ResourceError | None) ->
         return _interrupted(signals[0])
     if error is not None and not order.started.exists():
         return error  # no rank has started
+    if (hung := stalled_error(order.folder, attempt=order.attempt)) is not None:
+        return _TaskLost(hung.what, fix=hung.fix)
     if (one := silent(order.folder, attempt=order.attempt)) is not None:
         lost = died(order.folder, *one, "died on its executor")
         return _TaskLost(lost.what, why=lost.why, fix=lost.fix)

@@ -190,11 +190,13 @@ class AgainstRow:
 
     Attributes:
         mark: the result in a few words; is_clear: the difference is significant.
+        is_worse: the other run is significantly worse than the first.
     """
 
     names: str
     mark: str
     is_clear: bool
+    is_worse: bool
     words: tuple[str, ...]
 
 
@@ -280,7 +282,7 @@ def report_link(run: ComparedRun, folder: Path) -> str | None:
 def _against(comparison: Comparison) -> list[AgainstRow]:
     by_name = {difference.second: difference for difference in comparison.differences}
     rows = []
-    for pair in comparison.pairs:
+    for pair, compared in zip(comparison.pairs, compared_runs(comparison), strict=True):
         difference = by_name.get(pair.second)
         words = pair_sentences(pair)
         if difference is not None and pair.why_not:
@@ -291,6 +293,7 @@ def _against(comparison: Comparison) -> list[AgainstRow]:
                 names=f"{short(pair.first, NAME)} → {short(pair.second, NAME)}",
                 mark=pair_mark(pair, difference),
                 is_clear=bool(is_clear) if pair.p is None else pair.p < MAX_P,
+                is_worse=compared.standing is Standing.WORSE,
                 words=tuple(words),
             )
         )

@@ -8,6 +8,7 @@ from statistics import fmean, median
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.faults.options import other_option
 from stepladder.watching.faults.without_gradient import listed, without_gradients
 from stepladder.watching.seen.seen import Seen
 from stepladder.watching.seen.steps import OptimizerSeen
@@ -202,6 +203,8 @@ def loss_maximised(seen: Seen) -> Answer:
 
 def learning_rate_too_high(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per cause)
     """Compares updates with weights (over 0.1 is too much), and the last losses with the first."""
+    if (found := other_option(seen, is_low=False)) is not None:
+        return found
     stepped = [o for o in seen.optimizers if o.num_steps >= 10 and len(o.losses) >= 10]
     if not stepped:
         return Unseen("fewer than ten steps with a loss were seen")
@@ -276,7 +279,12 @@ def loss_not_finite(seen: Seen) -> Answer:
 
 
 def learning_rate_too_low(seen: Seen) -> Answer:
-    """Sums the updates: below 2 % of the weights in a run whose loss does not fall."""
+    """Sums the updates: below 2 % of the weights in a run whose loss does not fall.
+
+    Without that: another option of the script is passed as the learning rate.
+    """
+    if (found := other_option(seen, is_low=True)) is not None:
+        return found
     stepped = [o for o in seen.optimizers if o.num_steps >= 50 and o.ratios and o.owns_modules]
     if not stepped:
         return Unseen("fewer than fifty steps were seen")

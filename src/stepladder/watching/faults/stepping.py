@@ -415,6 +415,8 @@ def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: C901, PLR0911  (one re
         return Unseen("the optimizer calls backward itself")
     if _lost_between(one, seen) is not None:
         return Unseen("gradients are cleared between the backwards of a step")
+    if any(by.cause.kind in ("late", "cleared") for by in one.causes):
+        return Unseen("some backwards have gradients that no step uses")
     if len(stepped) > 1:
         return Unseen("several optimizers: a backward may belong to any of them")
     calls = [

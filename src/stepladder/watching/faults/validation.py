@@ -6,6 +6,7 @@ import itertools
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.faults.restoring import ignored_state
 from stepladder.watching.seen.loaders import PassSeen
 from stepladder.watching.seen.models import ModelSeen, SavedSeen
 from stepladder.watching.seen.seen import Seen
@@ -201,7 +202,7 @@ def graph_retained(seen: Seen) -> Answer:
 
 
 def checkpoint_incomplete(seen: Seen) -> Answer:
-    """Reads the keys of what torch.save writes: a model or position without its optimizer."""
+    """Reads the keys of what torch.save writes, and what a script that resumes takes from it."""
     empty = next((one for one in seen.saved if one.is_empty), None)
     if empty is not None and seen.num_steps:
         return Found(
@@ -210,6 +211,9 @@ def checkpoint_incomplete(seen: Seen) -> Answer:
             fix="Store layers in nn.ModuleList or nn.ModuleDict instead of a list or dict.",
             where=empty.where,
         )
+    found = ignored_state(seen)
+    if found is not None:
+        return found
     saved = [one for one in seen.saved if one.has_model]
     if not saved:
         return Unseen("torch.save wrote no model")

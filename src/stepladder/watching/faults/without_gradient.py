@@ -67,6 +67,7 @@ def without_gradients(one: OptimizerSeen, seen: Seen) -> Found:
         cause = _reasons(one.causes, one.num_params) or cause
         fix = _fix_for(one.causes)
         where = (_line_of(one.causes) if kinds == {"cut"} else None) or where
+        where = one.stepped_at if kinds == {"late"} else where
     return Found(
         evidence=f"none of the {one.num_params} weights of {one.kind} had a gradient at any of "
         f"{one.num_looked} inspected steps, though backward ran {seen.num_backwards} times{cause}",
@@ -84,7 +85,8 @@ def listed(names: tuple[str, ...]) -> str:
 def frozen_by_accident(seen: Seen) -> Answer:
     """Lists weights that an optimizer holds and that never got a gradient, or never changed.
 
-    The operation that cut the graph is named if it is proven.
+    The operation that cut the graph is named if it is proven, and so is a backward whose gradients
+    are cleared before any step.
     """
     for one in seen.optimizers:
         if one.rounding is not None and _is_lost(one.rounding):
@@ -100,7 +102,7 @@ def frozen_by_accident(seen: Seen) -> Answer:
                 f"had no gradient at any of {one.num_looked} inspected steps, so they are not "
                 f"trained: {listed(names)}{_reasons(one.causes, len(names))}",
                 fix=_fix_for(one.causes),
-                where=_line_of(one.causes) or one.built_at or one.stepped_at,
+                where=_line_of(one.causes, one.stepped_at) or one.built_at or one.stepped_at,
                 numbers={"num_weights": len(names), **_counts(one.causes)},
             )
     return Sound("every trainable weight got a gradient")
@@ -117,6 +119,12 @@ def _reasons(causes: tuple[WithoutSeen, ...], total: int) -> str:
         elif cause.kind == "uncalled":
             whose = "their layers are" if num == total else f"the layers of {num} are"
             said.append(f"{whose} not called")
+        elif cause.kind in ("late", "cleared"):
+            how = "after the step, " if cause.kind == "late" else ""
+            said.append(
+                f"{how}{_backward(cause)} computes gradients of {them}, but "
+                f"{_clearing(cause)} before {'the next' if how else 'the'} step"
+            )
         else:
             said.append(
                 f"no model that is called has {them}, but {cause.model} has others of the same "
@@ -129,6 +137,14 @@ def _operation(cause: CauseSeen) -> str:
     return f"{cause.operation} at {cause.where}" if cause.where else cause.operation
 
 
+def _backward(cause: CauseSeen) -> str:
+    return f"the backward at {cause.where}" if cause.where else "a backward"
+
+
+def _clearing(cause: CauseSeen) -> str:
+    return f"{cause.cleared_at} clears them" if cause.cleared_at else "they are cleared"
+
+
 def _counts(causes: tuple[WithoutSeen, ...]) -> dict[str, Json]:
     counts: dict[str, Json] = {}
     for kind in dict.fromkeys(one.cause.kind for one in causes):
@@ -136,8 +152,10 @@ def _counts(causes: tuple[WithoutSeen, ...]) -> dict[str, Json]:
     return counts
 
 
-def _line_of(causes: tuple[WithoutSeen, ...]) -> str | None:
-    return next((one.cause.where for one in causes if one.cause.where), None)
+def _line_of(causes: tuple[WithoutSeen, ...], stepped_at: str | None = None) -> str | None:
+    """Return the line that must be changed, as far as it is known."""
+    lines = (stepped_at if o.cause.kind == "late" else o.cause.where for o in causes)
+    return next((line for line in lines if line), None)
 
 
 def _fix_for(causes: tuple[WithoutSeen, ...]) -> str:
@@ -152,6 +170,10 @@ def _fix_for(causes: tuple[WithoutSeen, ...]) -> str:
         return "Call these layers in the forward pass, or leave them out of the optimizer."
     if cause.kind == "replaced":
         return _NEW_OPTIMIZER
+    if cause.kind == "late":
+        return f"Call step() after the last backward of each iteration ({cause.where})."
+    if cause.kind == "cleared":
+        return "Call zero_grad() once per step, before the first backward of each iteration."
     if cause.operation in ("detach()", ".data"):
         how = f"Remove {_operation(cause)}."
     elif cause.operation == "torch.no_grad()":

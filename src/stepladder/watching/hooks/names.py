@@ -65,6 +65,8 @@ class Root:
         self.is_held = False
         self.num_left = 0
         self.window_base: weakref.ref[Any] | None = None
+        self.returned: frozenset[int] = frozenset()  # addresses of the last outputs
+        self.num_returned = 0
 
 
 class Names:

@@ -32,17 +32,24 @@ _MAX_OUTPUT_DIMS: Final = 3
 _MAX_LAYERS: Final = 2000
 _SEQUENTIAL: Final = (nn.RNNBase, nn.MultiheadAttention)
 _MAX_TRIED: Final = 20  # losses whose shapes are compared
+_MIN_LENGTH: Final = 6  # of a sequence; fewer may be parts of one step in time, such as voices
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """A call of a model whose first dimension is the batch: some of its examples."""
+    """A call of a model whose first dimension is the batch: some of its examples.
+
+    Attributes:
+        length: the first dimension is the batch if a layer that reads sequences receives it with
+            this second one; None if it is in any case.
+    """
 
     root: Root
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     num: int
+    length: int | None
 
 
 class Independence:
@@ -85,7 +92,8 @@ class Independence:
         size = sum(p.nbytes for p in (*module.parameters(), *module.buffers()))
         if not rows or size > _MAX_MODEL_BYTES or any(one.requires_grad for one in rows):
             return
-        if not self._is_batch_first(rows[0], target, scores, module):
+        is_batch = self._is_batch_first(rows[0], target, scores, module)
+        if not is_batch and not _may_be_sequences(rows[0], target, scores):
             return
         sizes = {int(size) for one in (*rows, scores) for size in one.shape[1:]}
         num = next((n for n in _SIZES if n <= len(rows[0]) and n not in sizes), None)
@@ -97,7 +105,7 @@ class Independence:
 
         self._call = None
         args, kwargs = mapped(some, (args, kwargs))
-        self._kept = _Kept(root, module, args, kwargs, num)
+        self._kept = _Kept(root, module, args, kwargs, num, None if is_batch else rows[0].shape[1])
 
     def _is_batch_first(
         self, first: Tensor, target: Tensor, scores: Tensor, module: nn.Module
@@ -164,6 +172,7 @@ def _compare(kept: _Kept, seen: IndependenceSeen, draw_again: Any) -> None:
         return
     model = copy.deepcopy(original).eval()
     half = kept.num // 2
+    received = _received_by_layers(model)
 
     def output_of(change: Any) -> Tensor | None:
         draw_again()
@@ -190,6 +199,8 @@ def _compare(kept: _Kept, seen: IndependenceSeen, draw_again: Any) -> None:
         seen.why_not = "the model does not return one row per example"
     elif not torch.equal(first, outputs[0]):
         seen.why_not = "the model keeps a state in evaluation mode"
+    elif kept.length is not None and (kept.num, kept.length) not in received:
+        seen.why_not = "the first dimension may be time"
     elif not all(bool(torch.isfinite(one).all()) for one in outputs):
         seen.why_not = "outputs are not finite"
     else:
@@ -202,6 +213,29 @@ def _compare(kept: _Kept, seen: IndependenceSeen, draw_again: Any) -> None:
         seen.num_without_statistics = sum(_has_no_statistics(one) for one in layers)
         last = (one for one in layers if getattr(one, "batch_first", True) is False)
         seen.batch_second = next((type(one).__name__ for one in last), None)
+
+
+def _may_be_sequences(first: Tensor, target: Tensor, scores: Tensor) -> bool:
+    """Return whether these may be rows of tokens, each with one class as its target."""
+    if first.dim() != 2 or first.is_floating_point() or first.dtype is torch.bool:
+        return False
+    num, length = first.shape
+    is_one_each = target.shape == (num,) and scores.dim() in (1, 2) and len(scores) == num
+    is_long = length >= _MIN_LENGTH and length != num
+    return is_one_each and is_long and bool((target != target[:1]).any())
+
+
+def _received_by_layers(model: nn.Module) -> set[tuple[int, ...]]:
+    """Return a set of the first two sizes that layers for (time, batch) are going to receive."""
+    received: set[tuple[int, ...]] = set()
+
+    def note(_module: nn.Module, args: Any) -> None:
+        received.update(tuple(one.shape[:2]) for one in tensors_in(args, 2) if one.dim() == 3)
+
+    for layer in model.modules():
+        if isinstance(layer, _SEQUENTIAL) and not layer.batch_first:
+            layer.register_forward_pre_hook(note)
+    return received
 
 
 def _is_per_example(output: Tensor, num: int) -> bool:

@@ -114,11 +114,9 @@ class Session:
         from stepladder.watching.hooks.models.cuts import CutWatch
         from stepladder.watching.hooks.models.dropout import DropoutWatch
         from stepladder.watching.hooks.models.frozen_norms import FrozenNormWatch
-        from stepladder.watching.hooks.models.loading import LoadWatch
         from stepladder.watching.hooks.models.misnamed import MisnamedWatch
         from stepladder.watching.hooks.models.modules import ModuleWatch
         from stepladder.watching.hooks.models.repeated import RepeatedWatch
-        from stepladder.watching.hooks.models.states import StateWatch
         from stepladder.watching.hooks.models.statistics import StatisticsWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.steps.around_step import (
@@ -165,8 +163,7 @@ class Session:
                 ScheduleWatch(optimizers),
                 precision,
                 FileWatch(),
-                StateWatch(),
-                LoadWatch(names, optimizers),
+                *_of_checkpoints(names, optimizers),
                 MisnamedWatch(names, optimizers),
                 RepeatedWatch(names),
                 PredictionWatch(),
@@ -296,13 +293,23 @@ class Session:
         self._write_s = self._written - began
 
 
+def _of_checkpoints(names: Names, optimizers: OptimizerWatch) -> tuple[Part, ...]:
+    """Return the parts that read what is saved and loaded."""
+    from stepladder.watching.hooks.models.loading import LoadWatch
+    from stepladder.watching.hooks.models.restored import RestoreWatch
+    from stepladder.watching.hooks.models.states import StateWatch
+
+    return StateWatch(), LoadWatch(names, optimizers), RestoreWatch(optimizers)
+
+
 def _of_source_and_shapes() -> tuple[Part, ...]:
-    """Return the parts that read targets and counters from the source, and first shapes."""
+    """Return the parts that read targets, counters and options in the source, and first shapes."""
     from stepladder.watching.hooks.losses.bootstraps import BootstrapWatch
     from stepladder.watching.hooks.models.reshapes import ReshapeWatch
+    from stepladder.watching.hooks.steps.options import OptionWatch
     from stepladder.watching.hooks.steps.patience import PatienceWatch
 
-    return BootstrapWatch(), PatienceWatch(), ReshapeWatch()
+    return BootstrapWatch(), PatienceWatch(), ReshapeWatch(), OptionWatch()
 
 
 def _of_examples() -> list[Part]:

@@ -136,6 +136,7 @@ class ModelSeen:
         unreached: layers in training mode that it called in evaluation mode, and that are not its.
         wanted_pixels, given_pixels: pixels per image that it expects and that it received.
         alike_weights: weights with a constant initial value whose units stayed identical.
+        carries_state: it received memory that it had returned for the batch before.
         batch_keys: by step, some values of a batch that did not come from a loader.
         statistics: of its BatchNorm layers, if it is evaluated but not trained by a gradient.
         bits: an estimate of the bits that distinguish its examples; 0 if unknown.
@@ -175,6 +176,7 @@ class ModelSeen:
     given_pixels: int | None = None
     pooled_pixels: int | None = None
     window_offsets: list[int] = field(default_factory=list)
+    carries_state: bool = False
     alike_weights: tuple[str, ...] = ()
     batch_keys: dict[int, tuple[float, ...]] = field(default_factory=dict)
     statistics: StatisticsSeen | None = None
@@ -226,6 +228,31 @@ class SavedSeen:
     has_scaler: bool = False
     has_position: bool = False
     is_empty: bool = False
+
+
+@dataclass(kw_only=True)
+class IgnoredStateSeen:
+    """A checkpoint from which training resumed without the state of its optimizer.
+
+    Attributes:
+        where: the line that loaded its weights.
+        read_at, name: the line that read it, and the variable that has it.
+        taken: the entries that the script takes from it.
+        optimizer, schedule: the entries of an optimizer and of a scheduler that it does not take.
+        kind, kept: the optimizer that steps instead, and what it keeps for each weight.
+        rate, rate_now: the learning rate in the checkpoint, and at the first step afterwards.
+    """
+
+    where: str | None
+    read_at: str | None
+    name: str
+    taken: tuple[str, ...]
+    optimizer: str
+    schedule: str | None
+    kind: str
+    kept: tuple[str, ...]
+    rate: float
+    rate_now: float
 
 
 @dataclass(kw_only=True)

@@ -34,6 +34,7 @@ from stepladder.watching.seen.losses import (
     PredictionSeen,
 )
 from stepladder.watching.seen.models import (
+    IgnoredStateSeen,
     InputSeen,
     ModelSeen,
     OwnStateSeen,
@@ -45,6 +46,7 @@ from stepladder.watching.seen.steps import (
     BackwardSeen,
     ClippingSeen,
     OptimizerSeen,
+    OptionSeen,
     PatienceSeen,
     PrecisionSeen,
     ScheduleSeen,
@@ -72,6 +74,7 @@ class Seen:
     num_backwards: int = 0
     backward_at: str | None = None
     optimizers: list[OptimizerSeen] = field(default_factory=list)
+    options: list[OptionSeen] = field(default_factory=list)
     losses: list[LossSeen] = field(default_factory=list)
     margins: list[MarginSeen] = field(default_factory=list)
     predictions: list[PredictionSeen] = field(default_factory=list)
@@ -106,6 +109,7 @@ class Seen:
     pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)
+    ignored_states: list[IgnoredStateSeen] = field(default_factory=list)
     own_states: list[OwnStateSeen] = field(default_factory=list)
     loads: list[LoadSeen] = field(default_factory=list)
     num_loads: int = 0

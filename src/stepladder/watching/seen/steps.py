@@ -121,6 +121,25 @@ class OptimizerSeen:
     causes: tuple[WithoutSeen, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class OptionSeen:
+    """An optimizer that got another option of the script as its learning rate.
+
+    Attributes:
+        where: the line of that argument.
+        kind: the optimizer.
+        passed, value: the option that it got.
+        meant, rate: the one that is a learning rate by its name, and is read nowhere else.
+    """
+
+    where: str
+    kind: str
+    passed: str
+    value: float
+    meant: str
+    rate: float
+
+
 @dataclass(kw_only=True)
 class ScheduleSeen:
     """One learning-rate scheduler.

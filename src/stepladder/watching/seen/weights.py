@@ -111,15 +111,19 @@ class CauseSeen:
     Attributes:
         kind: "cut": the loss depends on it, but an operation has cut the graph in between;
             "uncalled": its layer is not called; "replaced": it is of no model that is called, and
-            one of its shape is trained instead, but in no optimizer.
-        operation, where: for "cut": the operation and its line.
+            one of its shape is trained instead, but in no optimizer; "late": a backward after the
+            step computes its gradient, which is cleared before the next step; "cleared": so does
+            one before the step.
+        operation, where: for "cut": the operation and its line; otherwise the line of the backward.
         model: for "replaced": the class of the model that is trained.
+        cleared_at: the line that clears the gradient; None if it is unknown.
     """
 
     kind: str
     operation: str = ""
     where: str | None = None
     model: str = ""
+    cleared_at: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,3 +40,8 @@ def test_a_probe_that_does_better_is_named() -> None:
 
 def test_without_predictions_nothing_is_said() -> None:
     assert baseline_finding({}).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_the_finding_says_which_split_the_constant_class_is_the_most_frequent_of() -> None:
+    finding = baseline_finding({("a", "a"): 30, ("b", "b"): 20})
+    assert "always predicting a, their most frequent class, gives 60.0 %" in finding.evidence

@@ -175,19 +175,22 @@ def test_the_page_overlays_every_curve_and_loads_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("num_right", "figure", "caption"),
+    ("num_right", "figure", "caption", "shown_as"),
     [
-        (90, "+20.0 points", "second is better than first, on the same 100 test examples (95 %: +"),
-        (50, "-20.0 points", "second is worse than first, on the same 100 test examples (95 %: -"),
-        (71, "No significant difference", "second compared with first, on the same 100 test"),
+        (90, "+20.0 points", "second is better than first, on the same 100 test examples", "clear"),
+        (50, "-20.0 points", "second is worse than first, on the same 100 test examples", "worse"),
+        (71, "No significant difference", "second compared with first", "could_not_run"),
     ],
 )
-def test_the_hero_is_the_verdict(num_right: int, figure: str, caption: str, tmp_path: Path) -> None:
+def test_the_hero_is_the_verdict(
+    num_right: int, figure: str, caption: str, shown_as: str, tmp_path: Path
+) -> None:
     hits = [[idx < num for idx in range(100)] for num in (70, num_right)]
     runs = [write_run(tmp_path / name, hit) for name, hit in zip(NAMES, hits, strict=True)]
     page = compare_page(compare([str(run) for run in runs]))
     assert f"<h1>{figure}</h1>" in page
     assert re.findall(r'class="caption">([^<]*)', page)[0].startswith(caption)
+    assert f'<li class="{shown_as}">' in page
 
 
 def test_the_verdict_on_several_runs_counts_those_that_differ(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ from stepladder.data.decoding.formats import (
     read_npy_header,
 )
 from stepladder.data.sources.containers.columns import Columns, ImageKind, column_of
+from stepladder.data.sources.label_tables.paths import flag_of, is_found, parse_format, search
 from stepladder.data.sources.source_file import read_file
+from stepladder.data.sources.walk import printable
+from stepladder.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +45,7 @@ class BatchPictures:
         columns: the columns to read.
         config: options of prepare.
         folder: folder that relative paths of files start from; None: no files can be read.
+        name: the table, for errors.
 
     Attributes:
         num_files: number of pictures that were read from files outside the table.
@@ -54,10 +58,13 @@ class BatchPictures:
         config: PrepareConfig,
         *,
         folder: Path | None = None,
+        name: str = "",
     ) -> None:
         column = column_of(batch, columns.image)
         self.num_files = 0
         self._folder = folder
+        self._name = name
+        self._reader = parse_format(config.path_format)
         self._lengths: list[int | None] | None = None
         if columns.is_list:
             column, self._lengths = _first_of_lists(column)
@@ -121,12 +128,29 @@ class BatchPictures:
             raise BadPictureError(
                 f"has only the path of a file, {path[:100]!r}, which cannot be read from here"
             )
+        wanted = self._reader(path)
+        if self.num_files == 1 and not is_found(self._folder, wanted):
+            self._look_elsewhere(self._folder, wanted)
         try:
-            return read_file(str(self._folder / path), max_pixels=self._max_pixels)[0]
+            return read_file(str(self._folder / wanted), max_pixels=self._max_pixels)[0]
         except BadPictureError as error:
             raise BadPictureError(
                 f"{error.what}: the file {path[:100]!r}, which the table names"
             ) from None
+
+    def _look_elsewhere(self, folder: Path, wanted: str) -> None:
+        """Refuse to read paths that start from another folder, such as the one above."""
+        paths = [path for path in self._paths or () if path]
+        if any(is_found(folder, self._reader(path)) for path in paths):
+            return
+        found = search(paths, folder)[:1]
+        if found and not found[0].cut:
+            raise DataError(
+                f"no picture {printable(wanted)[:100]!r} in {folder}: "
+                f"{printable(found[0](paths[0]))} exists",
+                where=self._name or None,
+                fix=f"Add {flag_of(found[0])} to the command.",
+            )
 
     def _convert(self, at: int) -> bytes:
         match self._kind:

@@ -170,7 +170,7 @@ class ParquetPart(Container):
         }
         file = self._source.file
         folder = None if file.is_far else Path(file.path).parent
-        pictures = BatchPictures(batch, columns, self._source.config, folder=folder)
+        pictures = BatchPictures(batch, columns, self._source.config, folder=folder, name=self.name)
         items = []
         for at in range(batch.num_rows):
             row = first_row + at

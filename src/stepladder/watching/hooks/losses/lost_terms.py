@@ -160,7 +160,7 @@ def is_number(factor: ast.expr, frame: FrameType) -> bool:
 
 
 def value_of(node: ast.expr, frame: FrameType) -> object:
-    """Return a constant, a variable or an attribute of one, without calling any code."""
+    """Return a constant, a variable, an attribute or an item of one, without calling any code."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
@@ -178,7 +178,8 @@ def value_of(node: ast.expr, frame: FrameType) -> object:
             return None
         own = getattr(owner, "__dict__", {})
         return own.get(node.attr, vars(type(owner)).get(node.attr))
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        holder = value_of(node.value, frame)
-        return dict.get(holder, node.slice.value) if isinstance(holder, dict) else None
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Constant, ast.Name)):
+        holder, key = value_of(node.value, frame), value_of(node.slice, frame)
+        is_plain_key = type(key) in (str, int, bool)
+        return dict.get(holder, key) if isinstance(holder, dict) and is_plain_key else None
     return None

@@ -16,6 +16,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from stepladder.watching.hooks.models.carried import note_carried, note_returned
 from stepladder.watching.hooks.names import Names, Root
 from stepladder.watching.hooks.steps.accumulated import is_made_to_have_gradient
 from stepladder.watching.hooks.steps.backwards import BackwardWatch, Waiting, Window, follow_graph
@@ -416,6 +417,8 @@ class ModuleWatch:
             listener(root, module, args, kwargs)
         if torch.is_grad_enabled():
             self._note_given(root, module, args, kwargs)
+            if len(args) + len(kwargs) > 1:
+                note_carried(root, args, kwargs)
 
     def _note_given(
         self, root: Root, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -446,6 +449,8 @@ class ModuleWatch:
         watcher = self._watcher
         is_grad = torch.is_grad_enabled()
         first = output if isinstance(output, Tensor) else first_of(output)
+        if is_grad and first is not output:
+            note_returned(root, output)
         node = first.grad_fn if is_grad and first is not None else None
         has_graph = is_grad and first is not None and first.requires_grad
         is_training, one = module.training, watcher.current

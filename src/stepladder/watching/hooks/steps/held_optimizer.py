@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from math import isfinite
 from statistics import median
@@ -15,6 +15,7 @@ from torch.optim.optimizer import Optimizer
 from stepladder.watching.hooks.steps.accumulated import Trail
 from stepladder.watching.hooks.steps.rewritten import RewrittenWatch
 from stepladder.watching.hooks.steps.rounding import Rounding
+from stepladder.watching.hooks.steps.unused import UnusedGradients
 from stepladder.watching.hooks.tensors import is_plain, part
 from stepladder.watching.seen.steps import OptimizerSeen
 from stepladder.watching.seen.weights import CauseSeen, WithoutSeen
@@ -153,6 +154,7 @@ class HeldOptimizer:
         self.ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.clearing = ClearingWatch()
         self.rewritten = RewrittenWatch()
+        self.unused = UnusedGradients()
         self.trail = Trail()
         self.rounding = Rounding()
         self.tail: Any = None
@@ -284,8 +286,46 @@ class HeldOptimizer:
         seen = self.seen
         return 0 < seen.num_looked == seen.num_empty and not seen.num_cleared_late
 
+    def note_unused(self, here: Callable[[], str | None]) -> None:
+        """Note, after a backward, which of the weights without a gradient at any step have one.
+
+        Args:
+            here: returns the line of the backward.
+        """
+        missing, is_first = self.missing(), self.seen.num_steps == 0
+        if not missing and not is_first:
+            return
+        some = (p for p in self._among(missing) if p.grad is not None)
+        reached = [id(p) for p in some if not self.unused.is_zeroed(p)]
+        self.unused.after_backward(reached, here(), is_first=is_first)
+
+    def note_cleared(self, by: Any) -> None:
+        """Note, after `zero_grad()`, the gradients that are now zero.
+
+        Args:
+            by: the optimizer or module.
+        """
+        ids = {id(p) for p in by.parameters()} if isinstance(by, torch.nn.Module) else self.ids
+        self.unused.note_zeroed(self._among(ids & (self.never or {}).keys()))
+
+    def still_zero(self) -> set[int]:
+        """Return the ids of weights whose gradient was set to zero, and that nothing reached since.
+
+        These are some of those that had no gradient at any step.
+        """
+        return {id(p) for p in self._among(self.never or {}) if self.unused.is_zeroed(p)}
+
+    def _among(self, ids: Collection[int]) -> list[Any]:
+        """Return its weights that have one of these ids."""
+        if not ids:
+            return []
+        params = (ref() for ref in self.params[:_MAX_CHECKED])
+        return [param for param in params if param is not None and id(param) in ids]
+
     def missing(self) -> dict[int, tuple[int, ...]]:
         """Return the shapes of the weights that never had a gradient, by id."""
+        if not self.never and not self.is_empty:
+            return {}
         params = (param for ref in self.params[:_MAX_CHECKED] if (param := ref()) is not None)
         never = self.never or {}
         return {id(p): tuple(p.shape) for p in params if self.is_empty or id(p) in never}

@@ -194,6 +194,7 @@ class OptimizerWatch:
         for live in self._live.values():
             if live.ref() is cleared or not isinstance(cleared, Optimizer):
                 live.was_cleared, live.cleared_late_at = True, where
+                live.note_cleared(cleared)
 
     def gradients_open(self, *, is_backward: bool = False) -> None:
         """Note gradients before torch itself changes them."""
@@ -222,6 +223,8 @@ class OptimizerWatch:
                 live.trail.renew()
             if self._watcher.is_close:
                 live.rewritten.note(live.clearing.weight, live.seen)
+                if is_backward:
+                    live.note_unused(self._watcher.own.here)
         if is_backward and is_following:
             trails = (live.trail for live in self._live.values())
             self.accumulation.close(trails, is_close=self._watcher.is_close)
@@ -384,8 +387,11 @@ class OptimizerWatch:
                 old = live.never
                 if old is None:
                     old = {key: self._names.of(param) for key, param in without.items()}
-                live.never = {key: name for key, name in old.items() if key in without}
-                self._note_trained({id(p) for p in params} - without.keys(), live)
+                without_any = without.keys() | live.still_zero()
+                live.never = {key: name for key, name in old.items() if key in without_any}
+                self._note_trained({id(p) for p in params} - without_any, live)
+            found = live.unused.before_step(live.missing(), live.cleared_late_at)
+            live.causes = {**live.causes, **found}
 
     def _note_trained(self, trained: set[int], by: HeldOptimizer) -> None:
         """Remove weights with a gradient from those that earlier optimizers miss."""

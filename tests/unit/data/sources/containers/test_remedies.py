@@ -107,6 +107,26 @@ def test_a_missing_file_is_named_and_read_when_it_is_there(shop: Any) -> None:
     assert shop.make(source).num_bad == 0
 
 
+@pytest.mark.parametrize("form", ["struct of path", "column of paths"])
+def test_paths_that_start_from_the_folder_above(shop: Any, form: str) -> None:
+    photos = shop.folder / "photos"
+    lists = shop.folder / "lists"
+    photos.mkdir()
+    lists.mkdir()
+    for row in ROWS:
+        (photos / f"{row}.jpg").write_bytes(shop.photo(row))
+    paths = [f"photos/{row}.jpg" for row in ROWS]
+    image = pa.array([{"path": path} for path in paths] if form == "struct of path" else paths)
+    source = shop.table("lists/t.parquet", {"image": image, "label": [KINDS[r % 2] for r in ROWS]})
+    with pytest.raises(DataError) as caught:
+        shop.make(source, image_column="image")
+    assert "../photos/0.jpg exists" in str(caught.value)
+    assert caught.value.fix == "Add --path-format '../{}' to the command."
+    made = shop.make(source, image_column="image", path_format="../{}")
+    assert made.num_bad == 0
+    assert sorted(shop.labels(made.folder).values()) == sorted(KINDS * 10)
+
+
 def test_a_list_of_one_picture_is_that_picture_and_more_are_refused(shop: Any) -> None:
     pictures = [[image] for image in images(shop)]
     labels = [KINDS[row % 2] for row in ROWS]
