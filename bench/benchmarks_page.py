@@ -124,6 +124,12 @@ SECTIONS = (
         "measured. Error is the absolute log of their ratio.",
     ),
     Section(
+        "devices_hosts_predicted",
+        "Two machines, predicted",
+        "The gain of a step on two hosts with one device each, behind a network of 1 ms and 100 "
+        "Mbit/s: predicted by `more_machines`, and measured.",
+    ),
+    Section(
         "devices_losses",
         "Several devices, losses",
         "How far the losses of two and four devices are from those of one, beside those of one "

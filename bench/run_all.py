@@ -52,6 +52,7 @@ SCRIPTS = (
 """The last seven together take hours; see --help of each."""
 ELSEWHERE = {
     "gpu.climb": "needs a GPU: bench/gpu/run.sh",
+    "devices.hosts_predicted": "runs here as root if network namespaces are allowed",
     "watch.reported": "takes half an hour: name a log",
     "watch.slow_scripts": "takes hours: name a log",
     "watch.beside": "runs here if TraceML and slowai are installed in a folder that you name",

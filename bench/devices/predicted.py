@@ -15,7 +15,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +40,9 @@ from stepladder.data.batch import Batch
 from stepladder.measuring.profile import take_profile
 from stepladder.measuring.ranks.probe import probe_devices
 from stepladder.measuring.ranks.workload import open_workload
+from stepladder.parallel.fleet import Fleet
 from stepladder.rungs.devices.more_gpus import MoreGpus
+from stepladder.rungs.devices.more_machines import TriedMachines
 from stepladder.task.contract import Task
 from stepladder.task.load import load_task
 from stepladder.training.setup.build import open_device, open_sources
@@ -194,14 +196,17 @@ def recipe_of(job: Job) -> Recipe:
     )
 
 
-def measure(name: str, job: Job, *, rounds: int, block_s: float) -> dict[str, Any]:
-    """Predict the gain of a second device, and measure it."""
+def measure(
+    name: str, job: Job, *, rounds: int, block_s: float, fleet: Fleet | None = None
+) -> dict[str, Any]:
+    """Predict the gain of a second device, or of another machine with one, and measure it."""
     recipe = recipe_of(job)
     device = open_device(recipe)
     task = load_task(
         f"{Path(__file__).absolute()}:{job.task.__name__}", store=recipe.data.store, recipe=recipe
     )
-    sources, rung = open_sources(task), MoreGpus()
+    sources = open_sources(task)
+    rung = MoreGpus() if fleet is None else TriedMachines(fleet.size)
     with tempfile.TemporaryDirectory() as place, ExitStack() as closing:
         folder = Path(place)
         profile = take_profile(
@@ -222,14 +227,21 @@ def measure(name: str, job: Job, *, rounds: int, block_s: float) -> dict[str, An
             folder=folder / "devices",
             copies=folder / "copies",
             exchanged_bytes=profile.trainable_bytes,
+            fleet=fleet,
         )
-        profile = replace(profile, devices=devices)
+        profile = replace(profile, **{"devices" if fleet is None else "machines": devices})
         predicted = rung.predict(profile, recipe)
         assert predicted.time is not None
         contenders: dict[str, Callable[[], float]] = {}
         for arm, its in (("one", recipe), ("two", rung.apply(profile, recipe))):
             workload = open_workload(
-                its, task, sources, device=device, cache=folder / arm, copies=folder / "copies"
+                its,
+                task,
+                sources,
+                device=device,
+                cache=folder / arm,
+                copies=folder / "copies",
+                fleet=fleet,
             )
             closing.callback(workload.close)
             workload.warm_up(block_s)
@@ -247,6 +259,12 @@ def measure(name: str, job: Job, *, rounds: int, block_s: float) -> dict[str, An
     }
 
 
+def median_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the median error of the predictions in words."""
+    median = statistics.median(row["error"] for row in rows)
+    return f"median error {median:.3f}, that is a factor of {math.exp(median):.2f}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -259,8 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.workloads:
         rows.append(measure(name, JOBS[name], rounds=rounds, block_s=block_s))
         print(rows[-1], flush=True)
-    median = statistics.median(row["error"] for row in rows)
-    said = f"median error {median:.3f}, that is a factor of {math.exp(median):.2f}"
+    said = median_words(rows)
     print(said)
     if options.quick:
         return
