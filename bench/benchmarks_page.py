@@ -139,7 +139,8 @@ SECTIONS = (
         "device_recovery",
         "Several devices, killed",
         "A random process is killed at a random time: whether the run ends by itself, with the "
-        "weights of a run that nobody disturbed, and how long until it trains again.",
+        "weights of a run that nobody disturbed (so no example was repeated or skipped), and how "
+        "long until it trains again.",
     ),
     Section(
         "devices_startup",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-import tarfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from bench.unpack import unpack
 
 Row = tuple[Path, str, str]
 """File, class, split."""
@@ -39,8 +40,7 @@ def demo_rows(root: Path) -> list[Row]:
 
 def caltech_rows(tar: Path, folder: Path) -> list[Row]:
     """Unpack the Caltech-101 subset, and move five pictures of each class from train to val."""
-    with tarfile.open(tar) as archive:
-        archive.extractall(folder, filter="data")
+    unpack(tar, folder)
     rows = folder_rows(folder / "caltech101")
     return hold_out(rows, HELD_OUT_A_CLASS)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bench.unpack import unpack
 from stepladder.records.faults import FAULTS, Eyes
 
 HERE = Path(__file__).parent
@@ -129,7 +129,7 @@ def programs(corpus: str, folder: Path, only: Sequence[str] = ()) -> list[Progra
     if corpus == "development":
         entries = _write_pairs(folder)
     else:
-        shutil.unpack_archive(HERE / f"{corpus}.tar.xz", folder, filter="data")
+        unpack(HERE / f"{corpus}.tar.xz", folder)
         folder /= corpus
         entries = json.loads((folder / "index.json").read_text())
     return [

@@ -68,6 +68,7 @@ def test_a_dead_rank_is_replaced_and_the_run_ends_as_without(start: Start, tmp_p
     assert attempts(tmp_path / "run") == {1, 2}
 
 
+@pytest.mark.distributed
 def test_an_error_of_one_rank_is_shown_once_and_does_not_start_again(
     start: Start, tmp_path: Path
 ) -> None:

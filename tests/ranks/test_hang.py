@@ -40,6 +40,7 @@ def hung(point: str, rank: int) -> str:
     return f"rank {rank} has been {WORDS[point]} for "
 
 
+@pytest.mark.distributed
 def test_a_hung_disk_of_the_run_folder_is_named_and_training_goes_on(
     start: Start, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def ranks_of(run: Any, script: str, kind: str) -> Watched:
     return one
 
 
+@pytest.mark.distributed
 @pytest.mark.slow
 def test_a_sound_script_has_one_report_without_alarms(run: Any) -> None:
     one = ranks_of(run, "train", "sound")

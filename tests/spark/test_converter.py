@@ -56,7 +56,6 @@ def ids(converter: SparkConverter) -> list[int]:
     return sorted(int(i) for batch in loader for i in batch["id"])
 
 
-@pytest.mark.smoke
 def test_rows_of_every_kind_come_back(spark: Any, tmp_path: Path) -> None:
     rows = [
         (

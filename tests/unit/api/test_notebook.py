@@ -80,6 +80,7 @@ def test_progress_is_shown_in_the_cell(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "Line" / "report.html").is_file()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the kernel
 def test_every_function_that_takes_seconds_shows_its_progress(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def compiler_cache(
     return tmp_path / "inductor"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_one_piece_of_code_serves_all_batch_sizes_with_and_without_gradients(
     compiler_cache: Path,

@@ -49,6 +49,7 @@ def test_the_next_run_of_a_process_has_its_own_folder(
         assert folder == tmp_path / run / "logs"
 
 
+@pytest.mark.distributed
 def test_a_rank_that_loses_another_writes_its_last_collectives(tmp_path: Path) -> None:
     port = str(free_port())
     ranks = [

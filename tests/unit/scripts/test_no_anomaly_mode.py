@@ -60,9 +60,11 @@ EXPECTED = {
 @pytest.mark.parametrize(
     "name",
     [
-        "before the optimizer",
         "in each step",
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("after it", "around all")),
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("before the optimizer", "after it", "around all")
+        ),
     ],
 )
 @pytest.mark.slow

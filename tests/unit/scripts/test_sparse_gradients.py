@@ -63,7 +63,10 @@ def numbers(printed: str) -> list[float]:
     return [float(words[1]) for words in lines]
 
 
-@pytest.mark.parametrize("text", [SCRIPT, SGD], ids=["Adagrad", "SGD"])
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(SCRIPT, id="Adagrad"), pytest.param(SGD, id="SGD", marks=pytest.mark.thorough)],
+)
 @pytest.mark.slow
 def test_what_is_learnt_is_the_same_to_rounding(
     text: str, climber: Callable[[str], Any], rung: ScriptRung

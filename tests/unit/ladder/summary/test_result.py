@@ -328,6 +328,7 @@ def test_epochs_that_early_stopping_would_not_have_taken_are_no_gain(climbed) ->
     assert before.total_s == pytest.approx(at_most["total_s"] * after.epochs / 400, rel=0.2)
 
 
+@pytest.mark.thorough
 def test_a_job_that_stops_early_has_one_range_in_profile_baseline_and_page(
     climbed, job: JobConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

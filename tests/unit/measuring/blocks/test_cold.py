@@ -46,6 +46,7 @@ def test_each_block_compiles_its_code_again(tmp_path: Path) -> None:
     assert folders() == before
 
 
+@pytest.mark.thorough
 @has_compiler
 @pytest.mark.usefixtures("vector_instructions")
 def test_a_folder_with_a_space_in_its_name_does_not_stop_the_compiler(tmp_path: Path) -> None:
