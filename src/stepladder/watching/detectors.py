@@ -7,32 +7,26 @@ from typing import Final
 from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
-from stepladder.watching.faults import (
-    bootstraps,
-    clipping,
+from stepladder.watching.faults.inputs import (
     draws,
     examples,
-    independence,
     inputs,
-    kinds,
-    learning,
-    loss,
-    loss_weights,
-    metrics,
-    own_backwards,
     padding,
     pairs,
     pixels,
-    reshapes,
     shifts,
+    stored,
+    unread,
+)
+from stepladder.watching.faults.losses import bootstraps, kinds, loss, loss_weights, metrics, terms
+from stepladder.watching.faults.models import independence, reshapes, weights, without_gradient
+from stepladder.watching.faults.steps import (
+    clipping,
+    learning,
+    own_backwards,
     stepping,
     stopping,
-    stored,
-    terms,
-    unread,
     validation,
-    weights,
-    without_gradient,
 )
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from stepladder.records.watch import WatchReport
 from stepladder.watching.contract import Found
-from stepladder.watching.faults.pixels import channel_order
+from stepladder.watching.faults.inputs.pixels import channel_order
 from stepladder.watching.hooks.inputs.pixels import neighbours
 from stepladder.watching.seen.inputs import PixelsSeen
 from stepladder.watching.seen.seen import Seen

@@ -13,7 +13,7 @@ from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.records.watch import Clearing
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.faults import schedules
+from stepladder.watching.faults.steps import schedules
 from stepladder.watching.seen.seen import Seen
 from stepladder.watching.seen.steps import OptimizerSeen, ScheduleSeen, WindowSeen
 

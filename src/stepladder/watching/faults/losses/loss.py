@@ -6,7 +6,7 @@ from math import prod
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.faults.reductions import summed_beside_mean
+from stepladder.watching.faults.losses.reductions import summed_beside_mean
 from stepladder.watching.hooks.graph import LIKELIHOOD
 from stepladder.watching.seen.losses import OWN_LOSS, LossSeen
 from stepladder.watching.seen.seen import Seen

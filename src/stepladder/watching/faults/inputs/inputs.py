@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.faults.unread import keeps_few, reads_few
+from stepladder.watching.faults.inputs.unread import keeps_few, reads_few
 from stepladder.watching.seen.loaders import LoaderSeen
 from stepladder.watching.seen.models import InputSeen
 from stepladder.watching.seen.seen import Seen

@@ -8,8 +8,8 @@ from statistics import fmean, median
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.faults.options import other_option
-from stepladder.watching.faults.without_gradient import listed, without_gradients
+from stepladder.watching.faults.models.without_gradient import listed, without_gradients
+from stepladder.watching.faults.steps.options import other_option
 from stepladder.watching.seen.seen import Seen
 from stepladder.watching.seen.steps import OptimizerSeen
 from stepladder.watching.seen.weights import RepeatedSeen

@@ -6,7 +6,7 @@ import itertools
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.faults.restoring import ignored_state
+from stepladder.watching.faults.models.restoring import ignored_state
 from stepladder.watching.seen.loaders import PassSeen
 from stepladder.watching.seen.models import ModelSeen, SavedSeen
 from stepladder.watching.seen.seen import Seen

@@ -1,0 +1,1 @@
+"""Detectors of faults in the examples, their order and their values."""

@@ -1,0 +1,1 @@
+"""Detectors of faults in losses, targets and metrics."""

@@ -1,0 +1,1 @@
+"""Detectors of faults in models: their weights, axes and saved states."""

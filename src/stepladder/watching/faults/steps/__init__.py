@@ -1,0 +1,1 @@
+"""Detectors of faults in training steps, schedules and evaluations."""
