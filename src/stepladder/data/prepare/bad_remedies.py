@@ -9,7 +9,7 @@ from typing import Final
 
 from stepladder.data.decoding.formats import ANNEX_POINTER, ERROR_MESSAGE, LFS_POINTER, WEB_PAGE
 from stepladder.data.prepare.converted_copy import three_bands
-from stepladder.data.sources.not_here import fetch, pull_lfs
+from stepladder.data.sources.not_read.not_here import fetch, pull_lfs
 from stepladder.data.sources.source_file import EMPTY
 
 _PLAIN: Final = (

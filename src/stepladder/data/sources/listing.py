@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.config.choices import Split
-from stepladder.data.sources.captions import NO_CAPTIONS, find_captions
+from stepladder.data.sources.labels.captions import NO_CAPTIONS, find_captions
 from stepladder.data.sources.walk import Skipped, printable
 from stepladder.errors import DataError
 

@@ -18,9 +18,9 @@ from stepladder.data.sources.folders.folders import list_walk
 from stepladder.data.sources.folders.reading import folder_options
 from stepladder.data.sources.label_tables.csv_table import list_table
 from stepladder.data.sources.label_tables.reading import given_options
+from stepladder.data.sources.labels.metadata_folder import list_metadata
 from stepladder.data.sources.listing import Listing, require_classes
-from stepladder.data.sources.metadata_folder import list_metadata
-from stepladder.data.sources.other_files import refuse_other_files
+from stepladder.data.sources.not_read.other_files import refuse_other_files
 from stepladder.data.sources.source_file import read_file
 from stepladder.data.sources.walk import Skipped, Walk
 from stepladder.errors import UsageError

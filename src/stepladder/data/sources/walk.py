@@ -17,8 +17,13 @@ from stepladder.data.decoding.formats import (
     SUFFIXES,
     name_format,
 )
-from stepladder.data.sources.split_names import is_of_annotations, is_of_files
-from stepladder.data.sources.unread_formats import PICKLE, conversion, is_idx, unread_format
+from stepladder.data.sources.not_read.unread_formats import (
+    PICKLE,
+    conversion,
+    is_idx,
+    unread_format,
+)
+from stepladder.data.sources.splits.split_names import is_of_annotations, is_of_files
 
 _JUNK: Final = re.compile(
     r"(?:[._ ]*ds_store|__macosx|icon[\r\uf00d]|network trash folder|temporary items"  # macOS

@@ -19,7 +19,7 @@ from stepladder.data.sources.containers.pictures import refuse_pixels
 from stepladder.data.sources.folders.reading import folder_options
 from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.sources.safe_arrow import first_line
-from stepladder.data.sources.split_names import split_of_cell
+from stepladder.data.sources.splits.split_names import split_of_cell
 from stepladder.data.spark.engine import RowsOnSpark, small_batches
 from stepladder.data.spark.frame_listing import empty_files, facts_of, list_facts
 from stepladder.data.spark.jobs import collect, explain

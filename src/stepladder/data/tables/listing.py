@@ -28,7 +28,7 @@ from stepladder.data.remote.places import (
 )
 from stepladder.data.sources.delta_log import LOG_FOLDER, DeltaVersion, VersionOption, read_version
 from stepladder.data.sources.safe_arrow import first_line, require_safe_pyarrow
-from stepladder.data.sources.split_names import SPLIT_WORDS
+from stepladder.data.sources.splits.split_names import SPLIT_WORDS
 from stepladder.data.tables.cache_users import MANIFEST
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 

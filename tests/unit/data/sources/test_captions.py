@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.captions import find_captions
+from stepladder.data.sources.labels.captions import find_captions
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
 from tests.unit.data.sources.printed import commands_in, typed_listing

@@ -12,8 +12,8 @@ import pytest
 
 from stepladder.config.choices import ClassesFrom
 from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.not_read.spreadsheets import read_sheet, write_csv
 from stepladder.data.sources.pictures import list_pictures
-from stepladder.data.sources.spreadsheets import read_sheet, write_csv
 from stepladder.errors import DataError, StepladderError, UsageError
 from tests.unit.data.sources.printed import commands_in, typed_listing
 

@@ -24,8 +24,8 @@ from stepladder.data.remote.arrow_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place
 from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.not_here import pull_lfs, remedy
-from stepladder.data.sources.split_names import SPLIT_WORDS, assign_splits, named_as_splits
+from stepladder.data.sources.not_read.not_here import pull_lfs, remedy
+from stepladder.data.sources.splits.split_names import SPLIT_WORDS, assign_splits, named_as_splits
 from stepladder.data.sources.walk import OUTSIDE, Skipped, is_hidden
 from stepladder.errors import DataError, StepladderError, UsageError
 

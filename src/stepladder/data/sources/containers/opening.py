@@ -26,7 +26,7 @@ from stepladder.data.sources.containers.pixel_table import open_pixel_table
 from stepladder.data.sources.containers.tables import PARQUET_SUFFIXES, open_delta, open_tables
 from stepladder.data.sources.containers.webdataset import TAR_SUFFIXES, TarContainer
 from stepladder.data.sources.delta_log import LOG_FOLDER, is_delta
-from stepladder.data.sources.other_files import zip_refused
+from stepladder.data.sources.not_read.other_files import zip_refused
 from stepladder.data.sources.pictures import FilePictures, Pictures
 from stepladder.data.sources.walk import is_hidden, why_no_picture
 from stepladder.data.store.manifest import MANIFEST_NAME

@@ -22,7 +22,7 @@ from stepladder.data.sources.containers.contract import (
 from stepladder.data.sources.containers.files import SourceFile, cut_off
 from stepladder.data.sources.containers.labels import checked_label, encodable
 from stepladder.data.sources.safe_arrow import first_line, require_safe_pyarrow
-from stepladder.data.sources.split_names import split_of_cell
+from stepladder.data.sources.splits.split_names import split_of_cell
 from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError
 

@@ -38,7 +38,7 @@ from stepladder.data.sources.label_tables.paths import are_file_names, parse_for
 from stepladder.data.sources.label_tables.pixel_cells import NUMBER, PixelCells, find_pixels
 from stepladder.data.sources.label_tables.pixel_columns import is_first_picture
 from stepladder.data.sources.label_tables.reading import TableReading
-from stepladder.data.sources.split_names import split_of_cell, split_of_word
+from stepladder.data.sources.splits.split_names import split_of_cell, split_of_word
 from stepladder.data.sources.walk import Skipped, printable, quoted
 from stepladder.errors import DataError, UsageError
 

@@ -34,7 +34,7 @@ from stepladder.data.sources.containers.parquet import RowSource, open_parquet, 
 from stepladder.data.sources.delta_log import DeltaVersion, read_version, removed_file
 from stepladder.data.sources.label_tables.labels import is_named_as_splits
 from stepladder.data.sources.safe_arrow import require_safe_pyarrow
-from stepladder.data.sources.split_names import split_of_word
+from stepladder.data.sources.splits.split_names import split_of_word
 from stepladder.errors import DataError, UsageError
 
 if TYPE_CHECKING:

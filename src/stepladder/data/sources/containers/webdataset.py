@@ -16,15 +16,19 @@ from typing import Any
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
-from stepladder.data.sources.captions import CAPTION_NAMES, find_captions
 from stepladder.data.sources.containers.columns import LABEL_NAMES
 from stepladder.data.sources.containers.contract import Container, Item, in_batches
 from stepladder.data.sources.containers.files import SourceFile
 from stepladder.data.sources.containers.labels import checked_label, encodable
 from stepladder.data.sources.containers.tar import Member, read_members
 from stepladder.data.sources.label_tables.labels import other_names
+from stepladder.data.sources.labels.captions import CAPTION_NAMES, find_captions
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.split_names import SPLIT_WORDS, is_only_of_annotations, split_of_cell
+from stepladder.data.sources.splits.split_names import (
+    SPLIT_WORDS,
+    is_only_of_annotations,
+    split_of_cell,
+)
 from stepladder.data.sources.walk import OF_MASKS, Skipped, why_no_picture
 from stepladder.errors import DataError
 

@@ -14,9 +14,9 @@ from typing import Final
 from stepladder.config.choices import Split
 from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
-from stepladder.data.sources.labels_elsewhere import typed
+from stepladder.data.sources.labels.labels_elsewhere import typed
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.split_names import (
+from stepladder.data.sources.splits.split_names import (
     SPLIT_NAMES,
     assign_splits,
     split_candidates,

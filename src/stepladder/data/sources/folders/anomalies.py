@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from stepladder.config.choices import Split
 from stepladder.data.sources.folders.reading import FolderReading
-from stepladder.data.sources.labels_elsewhere import typed
+from stepladder.data.sources.labels.labels_elsewhere import typed
 from stepladder.data.sources.listing import Picture, name_some
-from stepladder.data.sources.split_names import (
+from stepladder.data.sources.splits.split_names import (
     assign_splits,
     is_of_annotations,
     write_split_folders,

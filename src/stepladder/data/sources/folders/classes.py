@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
-from stepladder.data.sources.archives import archives_refused
-from stepladder.data.sources.data_files import data_files_refused
 from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.folders.repeats import without_repeats
+from stepladder.data.sources.labels.no_classes import refuse_one_folder
 from stepladder.data.sources.listing import Picture, name_some
-from stepladder.data.sources.no_classes import refuse_one_folder
-from stepladder.data.sources.not_here import remedy
+from stepladder.data.sources.not_read.archives import archives_refused
+from stepladder.data.sources.not_read.data_files import data_files_refused
+from stepladder.data.sources.not_read.not_here import remedy
 from stepladder.data.sources.walk import OUTSIDE, Folder, Skipped, printable
 from stepladder.errors import DataError
 

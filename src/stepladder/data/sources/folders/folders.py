@@ -22,7 +22,6 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from stepladder.config.choices import ClassesFrom, Split
-from stepladder.data.sources.archives import is_archive, packed_beside
 from stepladder.data.sources.folders.ambiguous import refuse_crossing, refuse_versions_with_splits
 from stepladder.data.sources.folders.anomalies import refuse_several_objects
 from stepladder.data.sources.folders.classes import list_classes, nested_warning
@@ -43,10 +42,9 @@ from stepladder.data.sources.folders.splits import (
     warn_of_names,
 )
 from stepladder.data.sources.folders.top import find_top
-from stepladder.data.sources.label_pattern import LabelPattern
-from stepladder.data.sources.labels_elsewhere import without_masks
-from stepladder.data.sources.listing import Listing, Note, Picture, name_some
-from stepladder.data.sources.no_classes import (
+from stepladder.data.sources.labels.label_pattern import LabelPattern
+from stepladder.data.sources.labels.labels_elsewhere import without_masks
+from stepladder.data.sources.labels.no_classes import (
     no_class_folders,
     refuse_folders_of_a_table,
     refuse_loose_pictures,
@@ -54,9 +52,11 @@ from stepladder.data.sources.no_classes import (
     refuse_one_folder,
     refuse_splits_without_classes,
 )
-from stepladder.data.sources.not_here import advice
-from stepladder.data.sources.split_lists import unused_splits
-from stepladder.data.sources.split_names import (
+from stepladder.data.sources.listing import Listing, Note, Picture, name_some
+from stepladder.data.sources.not_read.archives import is_archive, packed_beside
+from stepladder.data.sources.not_read.not_here import advice
+from stepladder.data.sources.splits.split_lists import unused_splits
+from stepladder.data.sources.splits.split_names import (
     assign_splits,
     named_as_splits,
     parse_split_folders,

@@ -11,7 +11,7 @@ from typing import Final
 
 from stepladder.config.choices import ClassesFrom
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.split_names import SPLIT_NAMES, is_no_class, split_candidates
+from stepladder.data.sources.splits.split_names import SPLIT_NAMES, is_no_class, split_candidates
 from stepladder.data.sources.walk import LOOSE, Folder, Skipped, Walk
 
 MIN_SHARED: Final = 2

@@ -12,7 +12,7 @@ from typing import Final
 from stepladder.config.choices import ClassesFrom
 from stepladder.data.sources.folders.patterns import escaped
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
-from stepladder.data.sources.labels_elsewhere import typed
+from stepladder.data.sources.labels.labels_elsewhere import typed
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.walk import Folder, Skipped, printable
 from stepladder.errors import UsageError

@@ -11,8 +11,8 @@ from stepladder.data.sources.folders.anomalies import refuse_one_class_in_train
 from stepladder.data.sources.folders.classes import list_classes
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.listing import Picture, name_some
-from stepladder.data.sources.split_labels import are_no_classes, label_by_table
-from stepladder.data.sources.split_names import (
+from stepladder.data.sources.splits.split_labels import are_no_classes, label_by_table
+from stepladder.data.sources.splits.split_names import (
     SPLIT_NAMES,
     assign_splits,
     is_of_annotations,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepladder.config.choices import ClassesFrom
+from stepladder.data.sources.folders.parts import are_numbered_parts, download_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.parts import are_numbered_parts, download_of
-from stepladder.data.sources.split_names import is_of_annotations, is_of_files
+from stepladder.data.sources.splits.split_names import is_of_annotations, is_of_files
 from stepladder.data.sources.walk import LOOSE, Folder, Skipped, merge, printable
 from stepladder.errors import UsageError
 

@@ -66,7 +66,7 @@ from stepladder.data.sources.label_tables.refusals import (
     several_splits,
 )
 from stepladder.data.sources.listing import Note, name_some
-from stepladder.data.sources.split_names import split_of_word
+from stepladder.data.sources.splits.split_names import split_of_word
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 

@@ -22,7 +22,7 @@ from stepladder.data.sources.label_tables.reading import TableColumns, TableRead
 from stepladder.data.sources.label_tables.refusals import WANTED
 from stepladder.data.sources.label_tables.row_problems import Conflict, row_problems
 from stepladder.data.sources.listing import Listing, Picture, refuse_captions
-from stepladder.data.sources.split_names import split_of_cell
+from stepladder.data.sources.splits.split_names import split_of_cell
 from stepladder.data.sources.walk import Skipped, printable
 from stepladder.errors import DataError, UsageError
 

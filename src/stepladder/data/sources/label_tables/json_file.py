@@ -24,7 +24,7 @@ from stepladder.data.sources.label_tables.coco import is_coco, rows_of_coco
 from stepladder.data.sources.label_tables.encodings import encoding_of, not_unicode
 from stepladder.data.sources.label_tables.labels import LABEL_NAMES, plain_name
 from stepladder.data.sources.label_tables.paths import PATH_NAMES, are_file_names, some
-from stepladder.data.sources.split_names import SPLIT_WORDS
+from stepladder.data.sources.splits.split_names import SPLIT_WORDS
 from stepladder.errors import DataError
 
 JSON_SUFFIXES: Final = (".jsonl", ".ndjson", ".json")

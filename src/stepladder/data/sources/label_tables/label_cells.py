@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stepladder.config.choices import Split
-from stepladder.data.sources.captions import NO_CAPTIONS, find_captions
 from stepladder.data.sources.label_tables.edits import cells_command
 from stepladder.data.sources.label_tables.labels import (
     ONE_LABEL,
@@ -22,7 +21,8 @@ from stepladder.data.sources.label_tables.labels import (
 from stepladder.data.sources.label_tables.nested import refuse_objects
 from stepladder.data.sources.label_tables.paths import PathReader
 from stepladder.data.sources.label_tables.reading import TableColumns, TableReading, is_empty
-from stepladder.data.sources.split_names import split_of_word
+from stepladder.data.sources.labels.captions import NO_CAPTIONS, find_captions
+from stepladder.data.sources.splits.split_names import split_of_word
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from stepladder.config.choices import Split
-from stepladder.data.sources.captions import CAPTION_NAMES
 from stepladder.data.sources.label_tables.cells import TableCells
-from stepladder.data.sources.split_names import split_of_word
+from stepladder.data.sources.labels.captions import CAPTION_NAMES
+from stepladder.data.sources.splits.split_names import split_of_word
 
 ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
 """Why a table with several labels for a picture is refused."""

@@ -41,7 +41,7 @@ from stepladder.data.sources.label_tables.reading import (
     prepare_command,
 )
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.split_names import SPLIT_WORDS
+from stepladder.data.sources.splits.split_names import SPLIT_WORDS
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 

@@ -21,7 +21,7 @@ import yaml
 
 from stepladder.data.sources.label_tables.coco import is_coco
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.picture_lists import find_lists
+from stepladder.data.sources.splits.picture_lists import find_lists
 from stepladder.data.sources.walk import is_hidden
 
 _MAX_FOLDERS: Final = 50

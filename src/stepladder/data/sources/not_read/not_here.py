@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.sources.labels_elsewhere import typed
+from stepladder.data.sources.labels.labels_elsewhere import typed
 from stepladder.data.sources.walk import OF_ANNEX, OF_DVC, OUTSIDE, Skipped
 
 _FETCHES: Final = {OF_ANNEX: "git annex get .", OF_DVC: "dvc pull"}

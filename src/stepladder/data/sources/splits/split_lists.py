@@ -12,10 +12,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from stepladder.config.choices import Split
-from stepladder.data.sources.classes_in_names import NUMBERED
-from stepladder.data.sources.labels_elsewhere import typed
+from stepladder.data.sources.labels.classes_in_names import NUMBERED
+from stepladder.data.sources.labels.labels_elsewhere import typed
 from stepladder.data.sources.listing import Picture, name_some
-from stepladder.data.sources.split_names import is_of_files, split_candidates
+from stepladder.data.sources.splits.split_names import is_of_files, split_candidates
 from stepladder.data.sources.walk import is_hidden
 
 _FLAGS: Final = re.compile(r"train[-_ ]?test[-_ ]?split", re.IGNORECASE)

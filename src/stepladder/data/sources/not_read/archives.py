@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.sources.labels_elsewhere import typed
+from stepladder.data.sources.labels.labels_elsewhere import typed
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.walk import is_hidden, printable, why_no_picture
 from stepladder.errors import DataError

@@ -18,14 +18,14 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from stepladder.data.sources.split_names import SPLIT_WORDS
-from stepladder.data.sources.unread_formats import (
+from stepladder.data.sources.not_read.unread_formats import (
     AS_BYTES,
     Values,
     is_idx,
     range_of,
     start_of_array,
 )
+from stepladder.data.sources.splits.split_names import SPLIT_WORDS
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 

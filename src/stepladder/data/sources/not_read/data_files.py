@@ -15,11 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.sources.arrays import arrays_refused
-from stepladder.data.sources.labels_elsewhere import typed
+from stepladder.data.sources.labels.labels_elsewhere import typed
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.tfrecords import conversion_of_tfrecords
-from stepladder.data.sources.unread_formats import PICKLE, is_idx, unread_format
+from stepladder.data.sources.not_read.arrays import arrays_refused
+from stepladder.data.sources.not_read.tfrecords import conversion_of_tfrecords
+from stepladder.data.sources.not_read.unread_formats import PICKLE, is_idx, unread_format
 from stepladder.data.sources.walk import is_hidden, is_pickle
 from stepladder.errors import DataError
 

@@ -14,14 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from stepladder.config.choices import Split
-from stepladder.data.sources.classes_in_names import NUMBERED, classes_in_names
-from stepladder.data.sources.joined_lists import (
-    LABEL,
-    TableMatch,
-    join,
-    left_out,
-    split_of_table,
-)
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.csv_file import read_csv
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
@@ -38,15 +30,23 @@ from stepladder.data.sources.label_tables.labels import (
     label_candidates,
     plain_name,
 )
-from stepladder.data.sources.metadata_folder import TABLES
-from stepladder.data.sources.split_names import (
+from stepladder.data.sources.labels.classes_in_names import NUMBERED, classes_in_names
+from stepladder.data.sources.labels.metadata_folder import TABLES
+from stepladder.data.sources.labels.tool_annotations import find_annotations
+from stepladder.data.sources.not_read.spreadsheets import SPREADSHEETS, read_sheet
+from stepladder.data.sources.splits.joined_lists import (
+    LABEL,
+    TableMatch,
+    join,
+    left_out,
+    split_of_table,
+)
+from stepladder.data.sources.splits.split_names import (
     assign_splits,
     is_of_annotations,
     named_as_splits,
     split_candidates,
 )
-from stepladder.data.sources.spreadsheets import SPREADSHEETS, read_sheet
-from stepladder.data.sources.tool_annotations import find_annotations
 from stepladder.data.sources.walk import is_hidden, printable, quoted
 from stepladder.errors import StepladderError
 
@@ -183,7 +183,7 @@ def _of_spreadsheet(match: TableMatch, where: str) -> Elsewhere:
     table = match.table.with_suffix(".csv")
     if table.exists():
         table = table.with_name(f"{table.stem}-of-sheet.csv")
-    script = "import sys;from stepladder.data.sources.spreadsheets import write_csv;"
+    script = "import sys;from stepladder.data.sources.not_read.spreadsheets import write_csv;"
     script += "write_csv(*sys.argv[1:])"
     edit = f"python -c {shlex.quote(script)} {typed(match.table)} {typed(table)}"
     if match.num_folders > 1:

@@ -7,12 +7,12 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.sources.arrays import arrays_refused
-from stepladder.data.sources.binary_tables import refuse_binary_table, spreadsheet_refused
-from stepladder.data.sources.data_files import known_set_refused
 from stepladder.data.sources.label_tables.encodings import encoding_of
-from stepladder.data.sources.not_here import pull_lfs
-from stepladder.data.sources.unread_formats import is_idx
+from stepladder.data.sources.not_read.arrays import arrays_refused
+from stepladder.data.sources.not_read.binary_tables import refuse_binary_table, spreadsheet_refused
+from stepladder.data.sources.not_read.data_files import known_set_refused
+from stepladder.data.sources.not_read.not_here import pull_lfs
+from stepladder.data.sources.not_read.unread_formats import is_idx
 from stepladder.data.sources.walk import quoted
 from stepladder.errors import DataError, StepladderError, UsageError
 

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.config.choices import Split
-from stepladder.data.sources.archives import archives_refused, packed_folders, unpack
-from stepladder.data.sources.arrays import arrays_refused
-from stepladder.data.sources.data_files import data_files_refused
-from stepladder.data.sources.labels_elsewhere import (
+from stepladder.data.sources.labels.labels_elsewhere import (
     Elsewhere,
     find_in_names,
     find_labels,
@@ -23,8 +20,11 @@ from stepladder.data.sources.labels_elsewhere import (
     without_masks,
 )
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.not_here import remedy
-from stepladder.data.sources.split_names import (
+from stepladder.data.sources.not_read.archives import archives_refused, packed_folders, unpack
+from stepladder.data.sources.not_read.arrays import arrays_refused
+from stepladder.data.sources.not_read.data_files import data_files_refused
+from stepladder.data.sources.not_read.not_here import remedy
+from stepladder.data.sources.splits.split_names import (
     assign_splits,
     is_of_files,
     named_as_splits,

@@ -9,9 +9,9 @@ from typing import Final
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.csv_table import list_table
-from stepladder.data.sources.labels_elsewhere import tables_in
+from stepladder.data.sources.labels.labels_elsewhere import tables_in
 from stepladder.data.sources.listing import Listing, Picture
-from stepladder.data.sources.split_names import is_no_class
+from stepladder.data.sources.splits.split_names import is_no_class
 from stepladder.data.sources.walk import printable
 from stepladder.errors import StepladderError
 

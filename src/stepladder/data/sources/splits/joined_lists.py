@@ -13,7 +13,11 @@ from typing import Final
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.split_names import assign_splits, named_as_splits, split_candidates
+from stepladder.data.sources.splits.split_names import (
+    assign_splits,
+    named_as_splits,
+    split_candidates,
+)
 from stepladder.data.sources.walk import printable
 
 LABEL: Final = PrepareConfig.label_column

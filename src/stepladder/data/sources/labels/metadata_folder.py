@@ -20,7 +20,7 @@ from stepladder.data.sources.label_tables.coco import (
 from stepladder.data.sources.label_tables.csv_table import list_table
 from stepladder.data.sources.label_tables.refusals import NoLabelsError
 from stepladder.data.sources.listing import Listing, Note, Picture
-from stepladder.data.sources.split_names import assign_splits, named_as_splits
+from stepladder.data.sources.splits.split_names import assign_splits, named_as_splits
 from stepladder.data.sources.walk import Skipped, is_hidden, printable
 from stepladder.errors import DataError, StepladderError, UsageError
 

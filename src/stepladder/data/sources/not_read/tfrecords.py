@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.data.decoding.formats import SUFFIXES, name_format
-from stepladder.data.sources.labels_elsewhere import typed
-from stepladder.data.sources.unread_formats import TFRECORD
+from stepladder.data.sources.labels.labels_elsewhere import typed
+from stepladder.data.sources.not_read.unread_formats import TFRECORD
 
 _LABELS: Final = (
     *("image/class/text", "label_name", "class_name", "image/class/label", "label", "class"),

@@ -1,0 +1,1 @@
+"""Files that are not read, with the command that converts them."""
