@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import stepladder
 from stepladder.checks.data import duplicates
 from stepladder.checks.examples import Example
 from stepladder.checks.job import open_job
@@ -132,3 +133,18 @@ def test_a_damaged_list_is_not_used(source: Path, tmp_path: Path) -> None:
     (tmp_path / "store" / NEAR_NAME).write_text("split,path\ntest,a.jpg\n")
     assert read_near(tmp_path / "store", Split.TEST) is None
     assert read_near(tmp_path, Split.TEST) is None
+
+
+def test_the_report_of_a_training_on_it_warns(source: Path, tmp_path: Path) -> None:
+    prepare(PrepareConfig(source=source, out=tmp_path / "store", size=64))
+    run = stepladder.train(
+        store=tmp_path / "store",
+        dir=tmp_path / "run",
+        **{"model.name": "resnet18", "model.weights": "none", "train": "all", "run.checks": "off"},
+        **{"schedule.max_epochs": 1},
+    )
+    (warned,) = run.summary["warnings"]
+    assert warned.startswith(
+        "5 of 20 pictures of test (25.0 %) are near-duplicates of one of train"
+    )
+    assert warned in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

@@ -24,7 +24,14 @@ from stepladder.data.prepare.counted import first_names, pictures
 from stepladder.data.prepare.encode import Looks
 from stepladder.data.prepare.name_groups import expression_for, groups_of, versions_in
 from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, find_near
-from stepladder.data.prepare.near_file import NEAR_NAME, NearPair, are_many, near_fix, near_words
+from stepladder.data.prepare.near_file import (
+    LOG_NAME,
+    NEAR_NAME,
+    NearPair,
+    are_many,
+    near_fix,
+    near_words,
+)
 from stepladder.data.prepare.plan import Plan, Row
 from stepladder.data.prepare.quarantine import NAME as QUARANTINE_NAME
 from stepladder.data.prepare.quarantine import Bad
@@ -40,7 +47,6 @@ from stepladder.machine.activity import doing
 from stepladder.machine.limits import num_cores
 from stepladder.records import read_json, write_json
 
-LOG_NAME = "prepare_log.json"
 _REMOVE = "; remove from the source what does not show its class"
 _NAMED_WORDS = {
     Trait.TINY: ("have a side of fewer than 8 pixels", _REMOVE),

@@ -13,9 +13,11 @@ from typing import Final, NamedTuple
 from stepladder.config.choices import Split
 from stepladder.data.prepare.quarantine import guarded
 from stepladder.data.sources.walk import printable
-from stepladder.records import write_bytes
+from stepladder.errors import DataError
+from stepladder.records import read_json, write_bytes
 
 NEAR_NAME: Final = "near_duplicates.csv"
+LOG_NAME: Final = "prepare_log.json"
 _LEAST: Final = 2
 _MAX_FRAC: Final = 0.01  # of a split; fewer seldom change the accuracy visibly
 
@@ -90,3 +92,19 @@ def near_fix(split: str, *, can_group: bool, listed: str, group_by: str | None =
             f"listed in {listed} from the source"
         )
     return f"remove the pictures of {split} that are listed in {listed} from the source"
+
+
+def near_warnings(store: Path | None) -> list[str]:
+    """Return a sentence for each held-out split of a store with many near-duplicates of train.
+
+    Args:
+        store: a folder; without one, or without a log in it, there are none.
+    """
+    found = []
+    for split in (Split.VAL.value, Split.TEST.value):
+        with suppress(DataError, OSError, KeyError, TypeError):
+            log = read_json(Path(store or "") / LOG_NAME)["near_duplicates"][split]
+            num, num_compared = int(log["num_near"]), int(log["num_compared"])
+            if are_many(num, num_compared):
+                found.append(near_words(num, num_compared, split))
+    return found

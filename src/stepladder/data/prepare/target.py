@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from stepladder.data.prepare.findings import LOG_NAME, read_log_warnings, warnings_in_log
+from stepladder.data.prepare.findings import read_log_warnings, warnings_in_log
+from stepladder.data.prepare.near_file import LOG_NAME
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.remote.cache_folder import made_folder, scratch_folder
 from stepladder.data.remote.copies import Copies, FolderCopies, open_copies

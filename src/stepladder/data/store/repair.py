@@ -9,7 +9,7 @@ from pathlib import Path
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.decode import decode_versions
 from stepladder.data.prepare.engine import Engine
-from stepladder.data.prepare.findings import LOG_NAME
+from stepladder.data.prepare.near_file import LOG_NAME
 from stepladder.data.prepare.prepare import open_engine, plan_of
 from stepladder.data.prepare.target import HASHES_NAME, FolderTarget, open_target
 from stepladder.data.prepare.work_folder import WorkFolder, disk_errors_named

@@ -8,6 +8,7 @@ from typing import Any
 
 from stepladder.config.choices import ScheduleKind
 from stepladder.data.features.feature_source import examples_of
+from stepladder.data.prepare.near_file import near_warnings
 from stepladder.machine import EnergyMeter
 from stepladder.machine.activity import on_its_own
 from stepladder.optim.schedule import horizon_steps
@@ -90,6 +91,7 @@ def partial_summary(
         host.phases_s.get(phase, 0.0) for phase in (Phase.SETUP, Phase.TEST)
     )
     no_advice = run.clock.truth().why_no_advice()
+    are_pictures = {"size", "fit"} <= set(run.state.facts["describe"])
     return {
         "status": status,
         "stop_reason": reason,
@@ -122,9 +124,12 @@ def partial_summary(
         "seed": run.recipe.seed,
         "fingerprint": sources.train.fingerprint,
         "classes": list(run.state.facts["describe"].get("classes", ())),
-        "are_pictures": {"size", "fit"} <= set(run.state.facts["describe"]),
+        "are_pictures": are_pictures,
         "attempts": run.events.attempt,
-        "warnings": list(run.state.warnings),
+        "warnings": [
+            *run.state.warnings,
+            *(near_warnings(run.recipe.data.store) if are_pictures else ()),
+        ],
     }
 
 
