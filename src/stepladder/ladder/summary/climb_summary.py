@@ -277,8 +277,11 @@ def _runs_s(climb: ClimbSummary) -> tuple[float, ...]:
 def unchanged_words(climb: ClimbSummary) -> str:
     """Return that nothing was kept: `nothing paid off: the original job`."""
     what = "nothing helped" if climb.aim is Aim.ACCURACY else "nothing paid off"
-    why = "nothing was kept before the budget ran out" if climb.untried else what
-    return f"{why}: the original job"
+    if not climb.untried:
+        return f"{what}: the original job"
+    num = len(climb.untried)
+    left = f"a longer --budget tries {num} rung{'' if num == 1 else 's'} more"
+    return f"nothing was kept before the budget ran out ({left}): the original job"
 
 
 def examples_words(climb: ClimbSummary) -> str:
