@@ -29,6 +29,7 @@ from stepladder.parallel.failures import (
 _MONITOR_S: Final = 0.1
 _RECORD_S: Final = 0.5  # in which a process that fails with a message has written it down
 _END_S: Final = 30  # for processes that save their state after a signal
+_LEFT_S: Final = 5  # for the other processes after one has died: they cannot save it any more
 
 
 def run_processes(
@@ -91,6 +92,18 @@ def _agent(
         """Starts the processes again only if that may help."""
 
         attempt = 0
+
+        def _start_workers(self, worker_group: Any) -> Any:
+            started = super()._start_workers(worker_group)
+            context: Any = self._pcontext
+            close = context.close
+
+            def within(death_sig: Any = None, timeout: int = _LEFT_S) -> None:
+                """End all processes; torch gives no time once one has failed."""
+                close(death_sig, timeout)
+
+            context.close = within
+            return started
 
         def _monitor_workers(self, worker_group: Any) -> Any:
             handlers = getattr(self._pcontext, "subprocess_handlers", {})
