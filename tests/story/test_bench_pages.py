@@ -81,3 +81,8 @@ def test_the_numbers_in_devices_are_those_of_the_results() -> None:
     errors = [row["error"] for row in rows_of("devices_predicted")]
     middle, most = math.exp(statistics.median(errors)), math.exp(max(errors))
     assert f"was a factor of {middle:.2f}, the largest {most:.2f}" in text
+    hosts = rows_of("devices_hosts_predicted")
+    errors = [row["error"] for row in hosts]
+    middle, most = math.exp(statistics.median(errors)), math.exp(max(errors))
+    assert sum(row["measured gain"] > 1.2 for row in hosts) == 1
+    assert f"more than 1.2×, it was {middle:.2f}, the largest {most:.2f}" in text
