@@ -98,7 +98,7 @@ def near_warnings(store: Path | None) -> list[str]:
     """Return a sentence for each held-out split of a store with many near-duplicates of train.
 
     Args:
-        store: a folder; without one, or without a log in it, there are none.
+        store: a folder; None, or a folder without a log: nothing is known.
     """
     found = []
     for split in (Split.VAL.value, Split.TEST.value):
