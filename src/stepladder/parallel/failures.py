@@ -167,12 +167,6 @@ def stalled(folder: Path, *, attempt: int) -> str | None:
     return None if first is None else first.lines[0]
 
 
-def stalled_rank(folder: Path, *, attempt: int) -> int | None:
-    """Return the rank that hung or did not answer in an attempt, or None."""
-    first = _first_stalled(folder, attempt)
-    return None if first is None else first.rank
-
-
 def stalled_error(folder: Path, *, attempt: int) -> RankLost | None:
     """Return the error of a rank that hung or did not answer in an attempt, or None.
 

@@ -24,7 +24,6 @@ from stepladder.parallel.failures import (
     silent,
     stalled,
     stalled_error,
-    stalled_rank,
 )
 
 
@@ -60,7 +59,6 @@ def test_of_several_ranks_that_hang_the_one_that_was_found_first_is_named(tmp_pa
     for rank, at in ((0, 30.0), (1, 10.0)):
         record_failure(tmp_path, replace(failure(rank, at), is_final=False, lines=(f"{rank}",)))
     assert stalled(tmp_path, attempt=0) == "1"
-    assert stalled_rank(tmp_path, attempt=0) == 1
     said = str(stalled_error(tmp_path, attempt=0))
     assert "the run ended because 1" in said
     assert str(log_file(tmp_path, 1)) in said

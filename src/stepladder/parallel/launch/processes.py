@@ -8,14 +8,13 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from stepladder.errors import InterruptedRun, ResourceError
 from stepladder.parallel.failures import (
     LAUNCHED,
-    LOST_CODE,
     Failure,
     clear_failures,
     died,
@@ -23,13 +22,12 @@ from stepladder.parallel.failures import (
     first_failure,
     stalled,
     stalled_error,
-    stalled_rank,
 )
 
 _MONITOR_S: Final = 0.1
 _RECORD_S: Final = 0.5  # in which a process that fails with a message has written it down
 _END_S: Final = 30  # for processes that save their state after a signal
-_LEFT_S: Final = 5  # for the other processes after one has died: they cannot save it any more
+_LEFT_S: Final = 5  # for the others after one has died or stalled: they cannot save it any more
 
 
 def run_processes(
@@ -106,8 +104,6 @@ def _agent(
             return started
 
         def _monitor_workers(self, worker_group: Any) -> Any:
-            handlers = getattr(self._pcontext, "subprocess_handlers", {})
-            _kill_stalled(handlers, folder, attempt=self.attempt)
             result = super()._monitor_workers(worker_group)
             if not result.is_failed():
                 return result
@@ -134,19 +130,6 @@ def _agent(
         local_addr="127.0.0.1",
     )
     return Agent(spec=spec, logs_specs=logs, start_method="spawn", shutdown_timeout=_END_S)
-
-
-def _kill_stalled(handlers: Mapping[int, Any], folder: Path, *, attempt: int) -> None:
-    """Kill the rank that another one has found stalled: torch waits 30 s for it to end by itself.
-
-    Args:
-        handlers: of torch's agent, by rank.
-    """
-    if not any(handler.proc.poll() == LOST_CODE for handler in handlers.values()):
-        return
-    rank = stalled_rank(folder, attempt=attempt)
-    if rank is not None and handlers[rank].proc.poll() is None:
-        handlers[rank].proc.kill()
 
 
 def _died(failures: dict[int, Any]) -> str:
