@@ -21,6 +21,7 @@ _PER_STEP_S = 50e-6  # limit for inspecting, of the promised 200 µs per step
 _FIRST_S = 0.015  # and the allowance for the first steps
 _ACTIVE: list[Switch] = []
 DONE: Final = object()
+_LAYER: Final = "_stepladder_layer"  # attribute of a wrapper
 
 
 class Switch:
@@ -95,27 +96,47 @@ class Switch:
         self.error = self.error or f"{type(error).__name__}: {error}{at}"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Replaced:
-    """An attribute replaced by a wrapper; `is_own`: it is its owner's, not a parent class's."""
+    """An attribute replaced by a wrapper.
+
+    Attributes:
+        original: what the wrapper calls: what it found in its place.
+        is_own: the original is its owner's, not a parent class's.
+        is_on: the wrapper calls our functions.
+        is_placed: it is the attribute, or is called by what has been put there since.
+    """
 
     owner: Any
     name: str
     original: Any
-    wrapper: Any
-    is_own: bool
+    wrapper: Any = None
+    is_own: bool = True
+    is_on: bool = False
+    is_placed: bool = False
 
     def put(self) -> None:
+        self.is_on = True
+        if self.is_placed:
+            return
+        self.is_placed = True
+        self.original = getattr(self.owner, self.name)
+        self.is_own = not isinstance(self.owner, type) or self.name in vars(self.owner)
         setattr(self.owner, self.name, self.wrapper)
 
     def take(self) -> None:
-        is_module = isinstance(self.owner, ModuleType)
-        if is_module and getattr(self.owner, self.name, None) is not self.wrapper:
-            return  # the script has replaced it meanwhile
+        """Restore the original; under another wrapper, or the script's own function, only rest."""
+        self.is_on = False
+        if getattr(self.owner, self.name, None) is not self.wrapper:
+            return
+        self.is_placed = False
         if self.is_own:
             setattr(self.owner, self.name, self.original)
         else:
             delattr(self.owner, self.name)
+        below = getattr(self.original, _LAYER, None)
+        if below is not None and below.wrapper is self.original and not below.is_on:
+            below.take()
 
 
 class Patches:
@@ -154,10 +175,12 @@ class Patches:
         if original is None:
             return
         switch = self._switch
+        one = _Replaced(owner, name, original)
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not switch.is_on or torch.compiler.is_compiling():
+            original = one.original
+            if not (switch.is_on and one.is_on) or torch.compiler.is_compiling():
                 return original(*args, **kwargs)
             if (is_close_only and not switch.is_close) or unless in kwargs:
                 return original(*args, **kwargs)
@@ -176,14 +199,17 @@ class Patches:
                 switch.run(after, note, args, kwargs, result)
             return result
 
-        self.replace(owner, name, wrapper)
+        self._install(one, wrapper)
 
     def replace(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Put a function in the place of `owner.name`, until `undo`."""
-        if isinstance(owner, ModuleType):
-            wrapper.__module__, wrapper.__qualname__ = owner.__name__, name  # for pickle
-        is_own = not isinstance(owner, type) or name in vars(owner)
-        one = _Replaced(owner, name, getattr(owner, name), wrapper, is_own)
+        self._install(_Replaced(owner, name, getattr(owner, name)), wrapper)
+
+    def _install(self, one: _Replaced, wrapper: Callable[..., Any]) -> None:
+        if isinstance(one.owner, ModuleType):
+            wrapper.__module__, wrapper.__qualname__ = one.owner.__name__, one.name  # for pickle
+        setattr(wrapper, _LAYER, one)
+        one.wrapper = wrapper
         self._replaced.append(one)
         one.put()
 
