@@ -8,7 +8,8 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,7 +56,6 @@ def run_processes(
     from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    os.environ.update({LAUNCHED: "1", **env})
     clear_failures(folder)
     handler = registry.get_rendezvous_handler(
         RendezvousParameters(
@@ -69,7 +69,8 @@ def run_processes(
     )
     agent = _agent(num, words, handler, DefaultLogsSpecs(), folder=folder, restarts=restarts)
     try:
-        result = agent.run()
+        with _added({LAUNCHED: "1", **env}):
+            result = agent.run()
     except SignalException as error:
         what = f"{error.sigval.name} ended the run; its state is saved"
         fix = "To resume, type the same command."
@@ -78,6 +79,21 @@ def run_processes(
         handler.shutdown()
     if result.is_failed():
         raise _ended(result.failures, folder, attempt=agent.attempt)
+
+
+@contextmanager
+def _added(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process, which those that it starts inherit, for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _agent(
