@@ -21,7 +21,7 @@ from pyspark.sql import functions as fn
     [
         ({"compression": "bogus"}, "compression: 'bogus' is not supported.*\n.*snappy, zstd"),
         ({"block_bytes": 0}, "block_bytes is 0"),
-        ({"max_bytes": "10"}, "max_bytes is '10'\n.*integer of at least 1"),
+        ({"max_bytes": "10"}, "max_bytes is '10', but must be an integer of at least 1"),
         ({"max_bytes": 0}, "max_bytes is 0"),
     ],
     ids=str,

@@ -166,14 +166,14 @@ def from_spark(
         require_at_least(1, max_bytes=max_bytes)
     if dtype not in (None, "float32", "float64"):
         raise UsageError(
-            f"dtype={dtype!r} is not supported",
+            f"{dtype!r} is not supported",
             where="dtype",
             fix="Use 'float32', 'float64' or None.",
         )
     codec = str(compression).lower()
     if codec not in _CODECS:
         raise UsageError(
-            f"compression={compression!r} is not supported",
+            f"{compression!r} is not supported",
             where="compression",
             fix=f"Use one of: {', '.join(_CODECS)}.",
         )
