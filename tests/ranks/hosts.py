@@ -86,11 +86,15 @@ class Hosts:
 
 
 @contextmanager
-def opened_hosts(num: int, folder: Path) -> Iterator[Hosts]:
-    """Make hosts for a block, and end all that runs on them."""
+def opened_hosts(num: int, folder: Path, *, mtu: int = 1500) -> Iterator[Hosts]:
+    """Make hosts for a block, and end all that runs on them.
+
+    Args:
+        mtu: longest packet in bytes.
+    """
     names = [f"host-{os.getpid()}-{idx}" for idx in range(num)]
     switch = subprocess.Popen(
-        [sys.executable, "-m", "tests.ranks.switch", *names],
+        [sys.executable, "-m", "tests.ranks.switch", str(mtu), *names],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,10 +1,11 @@
 """Several hosts on one machine: network namespaces behind a switch that runs in user space.
 
-    python -m tests.ranks.switch NAME ...
+    python -m tests.ranks.switch MTU NAME ...
 
 Makes a namespace of each name, with the interfaces `wire0` (10.9.0.1, 10.9.0.2, ...), which leads
 to the switch, and `decoy0` (10.8.0.1, ...), which leads nowhere. The switch delays each packet by
-1 ms, and each link carries 100 Mbit/s. Prints "ready". Everything is removed when stdin is closed.
+1 ms, and each link carries 100 Mbit/s; with a larger MTU than 1500 bytes, four hosts can fill their
+links at once. Prints "ready". Everything is removed when stdin is closed.
 Needs root and /dev/net/tun.
 """
 
@@ -28,12 +29,11 @@ WIRE, DECOY = "wire0", "decoy0"
 _BYTES_PER_S = 100e6 / 8
 _DELAY_S = 1e-3
 _MOST_WAIT_S = 0.2  # a packet that would wait longer in the switch is dropped
-_MTU = 1500
 _SET_INTERFACE, _TAP = 0x400454CA, 0x1002  # TUNSETIFF; IFF_TAP without packet information
 _NETWORK_NAMESPACE = 0x40000000
 
 
-def main(names: Sequence[str]) -> None:
+def main(mtu: int, names: Sequence[str]) -> None:
     """Make the hosts, forward packets until stdin is closed, and remove the hosts."""
     try:
         taps, decoys = [], []
@@ -45,9 +45,9 @@ def main(names: Sequence[str]) -> None:
             _ip(name, "link", "set", WIRE, "address", f"02:00:00:00:00:{idx + 1:02x}")
             for interface, network in ((WIRE, 9), (DECOY, 8)):
                 _ip(name, "addr", "add", f"10.{network}.0.{idx + 1}/24", "dev", interface)
-                _ip(name, "link", "set", interface, "mtu", str(_MTU), "up")
+                _ip(name, "link", "set", interface, "mtu", str(mtu), "up")
         print("ready", flush=True)
-        _forward(taps, decoys)
+        _forward(taps, decoys, mtu)
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
@@ -74,7 +74,7 @@ def _tap(name: str, interface: str) -> int:
     return tap
 
 
-def _forward(taps: Sequence[int], decoys: Sequence[int]) -> None:
+def _forward(taps: Sequence[int], decoys: Sequence[int], mtu: int) -> None:
     """Forward packets by the last byte of their address; others than those of a host go to all."""
     poll = select.epoll()
     for fd in (*taps, *decoys, sys.stdin.fileno()):
@@ -87,7 +87,7 @@ def _forward(taps: Sequence[int], decoys: Sequence[int]) -> None:
         for fd, _ in poll.poll(None if until_s is None else max(0.0, until_s)):
             if fd == sys.stdin.fileno():
                 return
-            packet = os.read(fd, _MTU + 64)
+            packet = os.read(fd, mtu + 64)
             if fd in decoys:
                 continue
             source, goal = taps.index(fd), packet[5] - 1
@@ -107,4 +107,4 @@ def _forward(taps: Sequence[int], decoys: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -25,7 +25,7 @@ from stepladder.cli.parse import (
     parse,
     write,
 )
-from stepladder.config.choices import Launcher
+from stepladder.config.choices import AllReduce, Buckets, Launcher
 from stepladder.config.load import settings_of_file
 from stepladder.config.naming import with_run_folder
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
@@ -83,6 +83,10 @@ class JobFlags:
     """Number of devices that train together, one process each; same as --device.count."""
     launch: Launcher = RunConfig.launch
     """What starts their processes; same as --run.launch."""
+    all_reduce: AllReduce = DeviceConfig.all_reduce
+    """How they add up gradients; same as --device.all-reduce."""
+    buckets: Buckets = DeviceConfig.buckets
+    """How gradients are grouped for sending; same as --device.buckets."""
     config_flag: Annotated[Path | None, CONFIG_FLAG] = None
     """YAML file of options; flags override it."""
     task: str | None = None

@@ -53,6 +53,43 @@ class EngineName(StrEnum):
     SPARK = "spark"
 
 
+class AllReduce(StrEnum):
+    """How gradients are added up over devices; native: as PyTorch does; auto: by their size.
+
+    The others are explained, with pictures, in docs/collectives.md. On CPUs only: on GPUs, NCCL
+    chooses among a ring and trees itself.
+    """
+
+    NATIVE = "native"
+    AUTO = "auto"
+    PARAMETER_SERVER = "parameter_server"
+    SHARDED_PARAMETER_SERVER = "sharded_parameter_server"
+    REDUCTION_TREE = "reduction_tree"
+    BINARY_TREE = "binary_tree"
+    DOUBLE_TREE = "double_tree"
+    RING = "ring"
+    RECURSIVE_DOUBLING = "recursive_doubling"
+    HALVING_DOUBLING = "halving_doubling"
+    BINARY_BLOCKS = "binary_blocks"
+    HIERARCHICAL = "hierarchical"
+
+
+class Buckets(StrEnum):
+    """How gradients are grouped for sending; size: 25 MiB each; layer: each weight on its own."""
+
+    SIZE = "size"
+    LAYER = "layer"
+
+
+class GradientCompression(StrEnum):
+    """What is sent instead of whole gradients: 16-bit numbers, or matrices of rank 1 (PowerSGD)."""
+
+    NONE = "none"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    POWER_SGD = "power_sgd"
+
+
 class Launcher(StrEnum):
     """What starts the processes of several devices."""
 

@@ -11,9 +11,12 @@ from pathlib import Path
 
 from stepladder.config.checks import Range, ranged, require, require_ranges
 from stepladder.config.choices import (
+    AllReduce,
     Auto,
+    Buckets,
     ClassWeights,
     DeviceChoice,
+    GradientCompression,
     LrRule,
     MemoryFormat,
     Monitor,
@@ -330,8 +333,23 @@ class DeviceConfig:
     replicas: int = 1
     """Number of devices that one process trains on, with a copy of the model on each, as
     DataParallel does; slower than `count`, and here for comparison."""
+    all_reduce: AllReduce = AllReduce.NATIVE
+    """How several devices add up gradients; auto measures the connections when the run starts."""
+    buckets: Buckets = Buckets.SIZE
+    """How gradients are grouped for sending."""
+    gradient_compression: GradientCompression = GradientCompression.NONE
+    """Send less than whole gradients; may change what is learnt."""
 
     def __post_init__(self) -> None:
+        is_low_rank = self.gradient_compression is GradientCompression.POWER_SGD
+        if is_low_rank and (
+            self.all_reduce is not AllReduce.NATIVE or self.buckets is not Buckets.SIZE
+        ):
+            raise UsageError(
+                "PowerSGD adds up its matrices by itself, in one bucket",
+                where="device.gradient_compression",
+                fix="Leave out device.all_reduce and device.buckets, or use bf16.",
+            )
         require(self.threads >= 0, "device.threads", self.threads, "0 or more")
         require(self.count >= 1, "device.count", self.count, "1 or more")
         require(self.replicas >= 1, "device.replicas", self.replicas, "1 or more")

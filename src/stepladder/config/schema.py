@@ -31,6 +31,8 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "lr": "batch.lr",
         "devices": "device.count",
         "launch": "run.launch",
+        "all_reduce": "device.all_reduce",
+        "buckets": "device.buckets",
     }
 )
 """Short names of options, as flags and in calls."""

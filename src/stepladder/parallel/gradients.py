@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.optim.light_start import exclude_as_is
+from stepladder.parallel.collectives.exchange import Exchange
 
 Losses = Callable[[Any], Any]
 """Maps a batch to its losses, and perhaps values to log."""
@@ -55,6 +56,7 @@ class GradientAverage:
         losses: maps a batch to the losses of this rank.
         is_static: every step uses the same weights in the same order.
         has_unused: some trained weights may get no gradient.
+        exchange: how gradients are sent and added up; None: as PyTorch does by default.
         is_repeatable: every step adds the gradients up in one order, the first one too. Otherwise
             buckets are put together again after the first step, which moves elements between the
             parts of a ring that three or more ranks add up in different orders: a run that starts
@@ -69,6 +71,7 @@ class GradientAverage:
         is_static: bool,
         has_unused: bool,
         is_repeatable: bool = False,
+        exchange: Exchange | None = None,
     ) -> None:
         with warnings.catch_warnings(), _without_compiler():
             # the option that is to replace it sends the buffers once more at the start
@@ -82,7 +85,10 @@ class GradientAverage:
                 # torch keeps the first buckets where weights may be unused
                 find_unused_parameters=is_repeatable or (has_unused and not is_static),
                 static_graph=is_static and not is_repeatable,
+                bucket_cap_mb=None if exchange is None else exchange.bucket_cap_mb,
             )
+        if exchange is not None:
+            exchange.register(self._ddp)
 
     def __call__(self, batch: Any) -> Any:
         """Return the losses of a batch."""

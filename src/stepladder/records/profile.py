@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from stepladder.records.collectives import Fit
+
 _MOSTLY: Final = 0.5
 
 
@@ -117,6 +119,7 @@ class Devices:
             `share_step_s` has no reading.
         exchange_fixed_s, exchange_byte_s: a and c of t(n) = a + c n, the seconds to add up n bytes
             of gradients over all devices.
+        fit: cost of messages between them; None on GPUs, and in ledgers of earlier versions.
     """
 
     num: int
@@ -125,6 +128,7 @@ class Devices:
     exchange_fixed_s: float
     exchange_byte_s: float
     share_wait_s: float = 0.0
+    fit: Fit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from stepladder.data.order.hosts import rank_slice
 from stepladder.errors import UsageError
 from stepladder.parallel.agreement import NO_WISHES, StepAgreement, Wishes, sum_of
 from stepladder.parallel.batchnorm import SyncedBatchNorm, set_counted, set_exchanged
+from stepladder.parallel.collectives.exchange import Exchange
 from stepladder.parallel.gradients import GradientAverage
 from stepladder.parallel.replicas import Replicas
 from stepladder.parallel.world import ALONE, World
@@ -76,7 +77,7 @@ class Step:
         is_random: whether the model draws random numbers (dropout).
         threads: compute threads of a step on the CPU; None: unchanged.
         world: the ranks that train together.
-        is_static, has_unused, is_repeatable: see `GradientAverage`.
+        is_static, has_unused, is_repeatable, exchange: see `GradientAverage`.
         devices: of this process, if it trains on more than one; see `Replicas`.
 
     Attributes:
@@ -100,6 +101,7 @@ class Step:
         is_static: bool = False,
         has_unused: bool = False,
         is_repeatable: bool = False,
+        exchange: Exchange | None = None,
         devices: Sequence[torch.device] = (),
     ) -> None:
         self._threads = threads
@@ -123,6 +125,7 @@ class Step:
                 is_static=is_static,
                 has_unused=has_unused,
                 is_repeatable=is_repeatable and world.size > 2,  # two are added up in any order
+                exchange=exchange,
             )
         )
         self._has_synced = any(isinstance(one, SyncedBatchNorm) for one in model.modules())

@@ -96,6 +96,12 @@ COMMANDS = (
         "scaling",
     ),
     Command(
+        "bench-collectives",
+        _TRAIN,
+        "Time every way of adding up gradients between devices, with predictions.",
+        "collectives",
+    ),
+    Command(
         "watch",
         _TRAIN,
         "Run an unmodified training script; report what is slow or wrong in it.",

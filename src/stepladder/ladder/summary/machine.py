@@ -34,6 +34,11 @@ def machine_of(profile: Profile, before: Recipe, after: Recipe) -> dict[str, Jso
     return found
 
 
+def this_machine() -> str:
+    """Return processor and cores of this machine in words."""
+    return machine_words(to_json(environment()["cpu"]))
+
+
 def machine_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
     """Return the line below the result in the terminal, from climb.json; empty if unknown."""
     machine = climb.get("machine")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,13 +19,18 @@ from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.ranks.workload import task_of_rank
 from stepladder.measuring.subject import open_subject
 from stepladder.measuring.sweep import fit_line
+from stepladder.parallel.collectives.executor import Executor
+from stepladder.parallel.collectives.probe import measure_fit
+from stepladder.parallel.collectives.transport import GlooTransport
 from stepladder.parallel.fleet import Fleet
 from stepladder.parallel.world import World
+from stepladder.records.collectives import Fit
 from stepladder.records.profile import Devices
 from stepladder.task.contract import Task
 from stepladder.task.load import name_for_others
 from stepladder.training.setup.build import open_device
 
+_FOREVER: Final = timedelta(days=7)
 _SMALL_BYTES: Final = 4096
 _MOST_BYTES: Final = 64 * 1024**2
 _STEP_BUDGET_S: Final = 2.0
@@ -76,6 +82,7 @@ def probe_devices(
             share_wait_s=0.0 if slowest is None else slowest.wait_s,
             exchange_fixed_s=fixed_s,
             exchange_byte_s=byte_s,
+            fit=None if is_cuda else team.ask("fit")[0],
         )
 
 
@@ -142,3 +149,7 @@ class _Member:
     def exchange_s(self, num_bytes: int) -> float:
         """Return the seconds to add up gradients over all devices."""
         return exchange_s(self._world, self._device, num_bytes, are_gradients=True)
+
+    def fit(self) -> Fit:
+        """Return the cost of messages between all devices."""
+        return measure_fit(Executor(GlooTransport.open(_FOREVER)), self._world)

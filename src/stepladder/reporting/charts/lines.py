@@ -51,6 +51,7 @@ def line_chart(
     mark: tuple[float, str] | None = None,
     y_limits: tuple[float, float] | None = None,
     y_covers: tuple[float, ...] = (),
+    is_log_x: bool = False,
 ) -> Markup | None:
     """Draw lines in one chart; None if no point is finite.
 
@@ -63,6 +64,7 @@ def line_chart(
         mark: an x to mark with a vertical line, and its label.
         y_limits: clip the y axis to these values.
         y_covers: values that the y axis must include, such as zero, so that noise is not magnified.
+        is_log_x: draw the x axis logarithmically; all x are above 0.
     """
     lines = [_thinned(_finite(item)) for item in series]
     lines = [item for item in lines if item.xs]
@@ -70,10 +72,11 @@ def line_chart(
         return None
     xs = [x for item in lines for x in item.xs]
     x_scale = Scale(
-        low=min(0.0, *xs) if min(xs) < 0.3 * max(xs) else min(xs),
+        low=min(0.0, *xs) if min(xs) < 0.3 * max(xs) and not is_log_x else min(xs),
         high=max(xs) if max(xs) > min(xs) else max(xs) + 1,
         start=LEFT,
         end=WIDTH - RIGHT,
+        is_log=is_log_x,
     )
     y_scale = _y_scale(lines, may_be_log, y_limits)
     low, high = min((y_scale.low, *y_covers)), max((y_scale.high, *y_covers))
@@ -93,6 +96,7 @@ def line_chart(
         "wholeX": (x_scale.low, x_scale.high),
         "fullY": (y_scale.low, y_scale.high),
         "isLog": y_scale.is_log,
+        **({"isLogX": True} if is_log_x else {}),
         "factor": y_unit.factor,
         "suffix": y_unit.suffix,
         "mark": mark,

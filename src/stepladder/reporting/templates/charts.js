@@ -99,7 +99,7 @@ class Chart {
 
   // The y axis fits the values in the range, within the y axis of the whole chart.
   scale() {
-    this.x = axis(this.range, this.left, this.right, false);
+    this.x = axis(this.range, this.left, this.right, this.isLogX);
     let [low, high] = this.fullY;
     const seen = this.lines.flatMap(({ xs, ys, noise }) =>
       [-1, 1].flatMap((sign) => cut(xs.map((x, i) => [x, ys[i] + sign * (noise?.[i] ?? 0)]), ...this.range)),
@@ -206,8 +206,9 @@ class Chart {
   }
 
   valueAt(at) {
-    const { low, high } = this.x;
-    return low + ((high - low) * (at - this.left)) / (this.right - this.left);
+    const { low, high, isLog } = this.x;
+    const share = (at - this.left) / (this.right - this.left);
+    return isLog ? low * (high / low) ** share : low + (high - low) * share;
   }
 
   // The values of all lines at the logged x that is nearest to a position.

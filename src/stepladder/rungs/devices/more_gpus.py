@@ -249,6 +249,12 @@ def _exchange_s(devices: Devices, profile: Profile, num_bytes: float) -> float:
     return num_messages * devices.exchange_fixed_s + num_bytes * devices.exchange_byte_s
 
 
+def bucket_sizes(profile: Profile) -> list[int]:
+    """Return the bytes of the messages in which DDP sends the gradients of a step."""
+    whole, rest = divmod(profile.trainable_bytes, _BUCKET_BYTES)
+    return [_BUCKET_BYTES] * whole + ([rest] if rest else [])
+
+
 def backward_frac(profile: Profile) -> float:
     """Return the share of the backward pass in the model's time; two thirds if unknown."""
     forward_s, backward_s = (profile.phases_s.get(name, 0.0) for name in ("forward", "backward"))

@@ -36,6 +36,7 @@ from stepladder.models.freezing import set_training
 from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
 from stepladder.parallel.batchnorm import sync_batchnorm
+from stepladder.parallel.collectives.exchange import exchange_of
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.blame import exits_told, method_place
 from stepladder.task.contract import Task
@@ -448,6 +449,7 @@ def make_stage_parts(
         is_static=recipe.device.gradient_checkpointing and not recipe.batch.micro_batch_size,
         has_unused=example is not None and _has_unused(recipe, task, model, example, device),
         is_repeatable=recipe.deterministic,
+        exchange=exchange_of(recipe.device, world, is_cuda=device.type == "cuda"),
         devices=replica_devices(device, recipe.device.replicas),
     )
     return StageParts(frozen=frozen, update=update, step=step)

@@ -1,0 +1,135 @@
+"""Write docs/collectives.md: what each algorithm does, drawn from its schedule, and its times."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from bench.devices.collectives import results
+from stepladder.parallel.collectives import (
+    butterfly,
+    double_tree,
+    hierarchical,
+    parameter_server,
+    reduction_tree,
+    ring,
+)
+from stepladder.parallel.collectives.algorithms import ALGORITHMS, Algorithm, Shape
+from stepladder.parallel.collectives.picture import schedule_svg
+from stepladder.records.collectives import Collectives, CollectiveTime
+from stepladder.records.from_json import from_json
+from stepladder.reporting.pages.collectives_page import choice_words, fit_words, size_words
+
+DOCS: Final = Path(__file__).parents[2] / "docs"
+PICTURES: Final = "pictures/collectives"
+SIZES: Final = (4, 8)
+SHOWN: Final = (16_000, 1_000_000, 16_000_000)  # bytes
+_MODULES: Final = (butterfly, double_tree, hierarchical, parameter_server, reduction_tree, ring)
+_HEAD: Final = """# Ways of adding up gradients
+
+With several devices, each computes the gradients of its part of a batch, and all of them need the
+sum: an *all-reduce*. There are many ways to send the messages. Here, each is a schedule, a list of
+who sends which part of the tensor to whom in which step, and one executor carries out any of them.
+
+```bash
+stepladder train job.yaml --devices 4 --all-reduce ring     # a whole training over one of them
+stepladder train job.yaml --devices 4 --all-reduce auto     # the fastest for each size
+stepladder bench-collectives --devices 4                    # time all of them on your devices
+```
+
+`native`, the default, is PyTorch's own. `--buckets layer` sends each weight on its own, as programs
+with MPI did, instead of DistributedDataParallel's buckets of 25 MiB. A climb tries `auto` as the
+rung `all_reduce`, and 16-bit gradients as `compressed_gradients`, once it trains on several
+devices. All of this is for CPUs, over gloo; on GPUs, NCCL chooses an algorithm itself.
+
+In the formulas, p is the number of ranks, n the bytes of the tensor, L = log2(p), α the time of a
+message, β that of a byte, and γ that of adding up a byte. No algorithm needs less than
+2 (p − 1) / p · n β. In the pictures, a solid arrow is added to what the receiver has, and a dashed
+one replaces it; the numbers and colors are the parts of the tensor.
+"""
+
+
+def write_page() -> None:
+    """Write the page and its pictures."""
+    (DOCS / PICTURES).mkdir(parents=True, exist_ok=True)
+    for name, text in pictures().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+    (DOCS / "collectives.md").write_text(page(), encoding="utf-8")
+
+
+def pictures() -> dict[str, str]:
+    """Return the drawings by their path in the docs."""
+    return {
+        picture(algorithm, num): schedule_svg(algorithm.schedule(shape_of(algorithm, num)))
+        for algorithm in ALGORITHMS
+        for num in SIZES
+    }
+
+
+def picture(algorithm: Algorithm, num_ranks: int) -> str:
+    """Return the path of a drawing in the docs."""
+    return f"{PICTURES}/{algorithm.name}-{num_ranks}.svg"
+
+
+def shape_of(algorithm: Algorithm, num_ranks: int) -> Shape:
+    """Return the shape that is drawn: two hosts, and two segments in a double tree."""
+    return Shape(
+        num_ranks=num_ranks,
+        num_local=num_ranks // 2 if algorithm.has_hosts else 1,
+        num_segments=2 if algorithm.name == "double_tree" else 1,
+    )
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    found = results()
+    cases = {name: from_json(Collectives, value) for name, value in found["cases"].items()}
+    parts = [_HEAD, "## Measured\n"]
+    for name, case in cases.items():
+        parts.append(f"**{name}**: {fit_words(case)}. `auto` uses {choice_words(case)}.\n")
+    place = found["environment"]
+    parts.append(f"Measured on {_place(place)}; all times are in `bench/results/collectives.md`.\n")
+    for algorithm in ALGORITHMS:
+        parts.append(_section(algorithm, cases))
+    return "\n".join(parts)
+
+
+def _place(place: dict[str, Any]) -> str:
+    keys = ("cpu", "python", "torch", "commit")
+    return ", ".join(f"{place[key]}" for key in keys if place.get(key))
+
+
+def _section(algorithm: Algorithm, cases: dict[str, Collectives]) -> str:
+    lines = [f"## {algorithm.name}\n", f"{_described(algorithm)}\n", f"Time: {algorithm.time}.\n"]
+    for name, case in cases.items():
+        times = [one for size in SHOWN if (one := case.at(algorithm.name, size)) is not None]
+        if times:
+            lines.append(f"- {name}: {'; '.join(_measured(one, case) for one in times)}")
+    lines.append("")
+    for num in SIZES:
+        lines.append(f"![{algorithm.name} of {num} ranks]({picture(algorithm, num)})\n")
+    return "\n".join(lines)
+
+
+def _measured(time: CollectiveTime, case: Collectives) -> str:
+    native = case.at("native", time.num_bytes)
+    assert native is not None
+    assert time.predicted_s is not None
+    return (
+        f"{size_words(time.num_bytes)} {time.median_s * 1e3:.3g} ms, predicted "
+        f"{time.predicted_s * 1e3:.3g}, {native.median_s / time.median_s:.2f}× as fast as native"
+    )
+
+
+def _described(algorithm: Algorithm) -> str:
+    """Return the docstring of its function, without the arguments."""
+    made = next(
+        vars(module)[algorithm.name] for module in _MODULES if algorithm.name in vars(module)
+    )
+    text = inspect.getdoc(made) or ""
+    head, _, source = text.partition("Source:")
+    head = re.sub(r"^Return ", "This is ", head.split("Args:")[0].strip())
+    source = " ".join(source.split())
+    return f"{' '.join(head.split())}\n\nSource: {source}"

@@ -1,0 +1,75 @@
+"""Average DDP's gradients with an own all-reduce, in a thread beside the backward pass."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stepladder.parallel.collectives.executor import Executor
+from stepladder.parallel.collectives.schedule import Schedule
+
+Choose = Callable[[int], Schedule | None]
+"""Returns the schedule for a number of bytes; None: torch's own all-reduce."""
+_END: Final = None
+
+
+class GradientSum:
+    """Averages buckets, for a communication hook of DistributedDataParallel.
+
+    Buckets are added up one after the other in the order in which they are ready, by one thread:
+    the backward pass continues meanwhile, and DDP waits at its end.
+
+    Args:
+        executor: of this rank; only this object may use it.
+        choose: the same on all ranks.
+        dtype: type in which gradients are sent and added up; None: their own.
+    """
+
+    def __init__(
+        self, executor: Executor, choose: Choose, *, dtype: torch.dtype | None = None
+    ) -> None:
+        self._executor = executor
+        self._choose = choose
+        self._dtype = dtype
+        self._todo: queue.SimpleQueue[tuple[Tensor, torch.futures.Future[Tensor]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread = threading.Thread(target=self._work, name="stepladder-sums", daemon=True)
+        self._thread.start()
+
+    def begin(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        """Begin to average a bucket over all ranks, in its own memory."""
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        self._todo.put((buffer, future))
+        return future
+
+    def close(self) -> None:
+        """End the thread, after what it has begun."""
+        self._todo.put(_END)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (item := self._todo.get()) is not _END:
+            buffer, future = item
+            try:
+                future.set_result(self._average(buffer))
+            except BaseException as error:
+                future.set_exception(error)  # type: ignore[arg-type]
+
+    def _average(self, buffer: Tensor) -> Tensor:
+        buffer.div_(self._executor.transport.size)  # before the sum, as DDP does
+        sent = buffer if self._dtype is None else buffer.to(self._dtype)
+        schedule = self._choose(sent.nbytes)
+        if schedule is None:
+            dist.all_reduce(sent)
+        else:
+            self._executor.sum_(sent, schedule)
+        if sent is not buffer:
+            buffer.copy_(sent)
+        return buffer

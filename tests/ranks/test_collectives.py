@@ -1,0 +1,114 @@
+"""All schedules over gloo: sums, counts by the formulas, and ranks that die or go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from stepladder.parallel.collectives.algorithms import ALGORITHMS, Shape
+from tests.ranks.collective_rank import LENGTHS, local
+from tests.ranks.together import ROOT, TASKS, TIMEOUT_S, ended, environment, free_port
+
+
+def started(size: int, fault: str, folder: Path) -> list[subprocess.Popen[bytes]]:
+    port = str(free_port())
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    processes = []
+    for rank in range(size):
+        place = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1"}
+        words = ["-m", "tests.ranks.collective_rank", fault, str(folder / f"{rank}.json")]
+        with (folder / f"{rank}.txt").open("w") as out:
+            process = subprocess.Popen(
+                [sys.executable, *words],
+                cwd=ROOT,
+                env=environment(**place, MASTER_PORT=port, PYTHONPATH=path),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        processes.append(process)
+    return processes
+
+
+def answers(size: int, folder: Path, ranks: Sequence[int]) -> list[Any]:
+    found = []
+    for rank in ranks:
+        file = folder / f"{rank}.json"
+        assert file.exists(), (folder / f"{rank}.txt").read_text()[-2000:]
+        found.append(json.loads(file.read_text()))
+    return found
+
+
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param(num, marks=pytest.mark.distributed) for num in (1, 3, 5)]
+    + [2, pytest.param(4, marks=pytest.mark.distributed)],
+)
+def test_sums_equal_those_of_torch_and_counts_equal_the_formulas(size: int, tmp_path: Path) -> None:
+    processes = started(size, "none", tmp_path)
+    with ended(processes):
+        for process in processes:
+            process.wait(timeout=TIMEOUT_S)
+    found = answers(size, tmp_path, range(size))
+    for algorithm in ALGORITHMS:
+        for length in LENGTHS:
+            shape = Shape(num_ranks=size, num_elements=length, num_local=local(size))
+            own = [counts[f"{algorithm.name} {length}"] for counts in found]
+            assert sum(messages for messages, _ in own) == algorithm.num_messages(shape)
+            assert sum(sent for _, sent in own) == 8 * algorithm.num_sent(shape)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("dies", "rank 1 did not take part in an all-reduce, and did not answer afterwards"),
+        ("stops", "rank 1 did not take part in an all-reduce, and did not answer afterwards"),
+        ("shape", "rank 1 was at sum 2: float32[90], but ranks 0, 2 at sum 2: float32[100]"),
+    ],
+)
+def test_a_faulty_rank_ends_all_and_is_named(fault: str, said: str, tmp_path: Path) -> None:
+    processes = started(3, fault, tmp_path)
+    with ended(processes):
+        others = [processes[0], processes[2], *([processes[1]] if fault == "shape" else [])]
+        for process in others:
+            process.wait(timeout=TIMEOUT_S)
+    for answer in answers(3, tmp_path, (0, 2)):
+        assert said in answer["said"]
+
+
+def trained(run: Path, *words: str) -> dict[str, np.ndarray[Any, Any]]:
+    command = [sys.executable, "-m", "stepladder", "train", f"{TASKS}:Plain", "--train", "all"]
+    command += ["--run.checks", "off", "--stopping.no-early", "--epochs", "2", "--device.kind"]
+    command += ["cpu", "--run.dir", str(run), *words]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return load_file(max((run / "checkpoints").glob("step-*")) / "model.safetensors")
+
+
+@pytest.mark.distributed
+def test_trainings_over_each_algorithm_equal_those_over_torch(tmp_path: Path) -> None:
+    """The demo's kind of training, with two ranks: within rounding, and PowerSGD apart."""
+    native = trained(tmp_path / "native", "--devices", "2")
+    kinds = [("--all-reduce", algorithm.name) for algorithm in ALGORITHMS]
+    kinds += [("--all-reduce", "auto"), ("--buckets", "layer")]
+    for words in kinds:
+        own = trained(tmp_path / words[1], "--devices", "2", *words)
+        for name, value in native.items():
+            np.testing.assert_allclose(own[name], value, rtol=1e-5, atol=1e-6, err_msg=str(words))
+    for kind in ("bf16", "fp16", "power_sgd"):
+        words = ("--devices", "2", "--device.gradient-compression", kind)
+        own = trained(tmp_path / kind, *words)
+        for name, value in native.items():
+            np.testing.assert_allclose(own[name], value, rtol=0.1, atol=0.05, err_msg=kind)
