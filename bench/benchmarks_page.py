@@ -143,6 +143,12 @@ SECTIONS = (
         "long until it trains again.",
     ),
     Section(
+        "collectives",
+        "Schedules of 1,024 ranks",
+        "How long the schedule of each all-reduce takes to build; the times of the all-reduces are "
+        "in [collectives.md](collectives.md).",
+    ),
+    Section(
         "devices_startup",
         "Start of several devices",
         "What each way to start two devices adds to a training of six steps.",

@@ -30,6 +30,8 @@ SCRIPTS = (
     "devices.predicted",
     "devices.equal_losses",
     "devices.recovery",
+    "devices.collectives",
+    "devices.exchanged",
     "accuracy.seeds",
     "accuracy.windowed_accuracy demo_data/store",
     "accuracy.six_steps",

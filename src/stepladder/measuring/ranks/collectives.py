@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import torch
 import torch.distributed as dist
 
+from stepladder.machine import num_cores
 from stepladder.machine.activity import doing
 from stepladder.measuring.ranks.team import Team
 from stepladder.parallel.collectives.algorithms import Shape, distinct
@@ -47,6 +48,7 @@ class Member:
     """
 
     def __init__(self, world: World) -> None:
+        torch.set_num_threads(num_cores())  # those of this process, not of the machine
         self._world = world
         self._executor = Executor(GlooTransport.open(_TIMEOUT), store=shared_store())
 
