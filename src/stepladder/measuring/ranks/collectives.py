@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -48,7 +49,8 @@ class Member:
     """
 
     def __init__(self, world: World) -> None:
-        torch.set_num_threads(num_cores())  # those of this process, not of the machine
+        # those of this process; if it shares its cores with others, one
+        torch.set_num_threads(num_cores() if num_cores() * world.local_size <= _all_cores() else 1)
         self._world = world
         self._executor = Executor(GlooTransport.open(_TIMEOUT), store=shared_store())
 
@@ -101,6 +103,10 @@ class Member:
         algorithm = next(one for one in distinct(shape) if one.name == entry.name)
         schedule = algorithm.schedule(shape)
         return lambda: self._executor.sum_(tensor, schedule)
+
+
+def _all_cores() -> int:
+    return os.cpu_count() or 1
 
 
 def measure_collectives(
