@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from bench.benchmarks_page import machine_of
 from bench.devices.collectives import results
 from stepladder.parallel.collectives import (
     butterfly,
@@ -89,16 +90,10 @@ def page() -> str:
     parts = [_HEAD, "## Measured\n"]
     for name, case in cases.items():
         parts.append(f"**{name}**: {fit_words(case)}. `auto` uses {choice_words(case)}.\n")
-    place = found["environment"]
-    parts.append(f"Measured on {_place(place)}; all times are in `bench/results/collectives.md`.\n")
+    parts.append(f"{machine_of(found)}; all times are in `bench/results/collectives.md`.\n")
     for algorithm in ALGORITHMS:
         parts.append(_section(algorithm, cases))
     return "\n".join(parts)
-
-
-def _place(place: dict[str, Any]) -> str:
-    keys = ("cpu", "python", "torch", "commit")
-    return ", ".join(f"{place[key]}" for key in keys if place.get(key))
 
 
 def _section(algorithm: Algorithm, cases: dict[str, Collectives]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 from typing import Final
 
@@ -13,6 +14,7 @@ _LEFT: Final = 62
 _TOP: Final = 40
 _RIGHT: Final = 20
 _BOTTOM: Final = 34
+_LABEL: Final = 13  # from the start of an arrow to the middle of its numbers
 _PAD: Final = 9  # between an arrow and the lines of its step
 _COLORS: Final = (
     *("#1f6fb2", "#c4561e", "#2a8a57", "#8a4fae"),
@@ -84,7 +86,7 @@ def _arrow(message: Message, num_chunks: int) -> str:
         return line
     last = message.last - 1
     words = f"{message.first}" if last == message.first else f"{message.first}–{last}"
-    share = 0.2
+    share = _LABEL / math.hypot(end - start, bottom - top)
     x, y = start + share * (end - start), top + share * (bottom - top)
     return line + _text("part", x, y + 3.5, words, "middle")
 
