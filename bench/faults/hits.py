@@ -48,7 +48,13 @@ TITLES = {
     "held_out_2": "Held-out faults, second set",
     "sound": "Sound programs",
 }
-REPORTED = ("reported_3", "reported_4", "reported_5", "reported_6")  # from bench/watch/reported.py
+REPORTED = (
+    "reported_3",
+    "reported_4",
+    "reported_5",
+    "reported_6",
+    "reported_7",
+)  # from bench/watch/reported.py
 LOOKS = ("stepladder", "loss")
 
 
