@@ -41,9 +41,10 @@ stepladder bench-collectives --devices 4                    # time all of them o
 ```
 
 `native`, the default, is PyTorch's own. `--buckets layer` sends each weight on its own, as programs
-with MPI did, instead of DistributedDataParallel's buckets of 25 MiB. A climb tries `auto` as the
-rung `all_reduce`, and 16-bit gradients as `compressed_gradients`, once it trains on several
-devices. All of this is for CPUs, over gloo; on GPUs, NCCL chooses an algorithm itself.
+with MPI did, instead of DistributedDataParallel's buckets of 25 MiB, and
+`--device.gradient-compression` sends bf16, fp16 or PowerSGD's matrices of rank 1. A climb tries
+`auto` as the rung `all_reduce`, once it trains on several devices. All of this is for CPUs, over
+gloo; on GPUs, NCCL chooses an algorithm itself.
 
 In the formulas, p is the number of ranks, n the bytes of the tensor, L = log2(p), α the time of a
 message, β that of a byte, and γ that of adding up a byte. No algorithm needs less than

@@ -234,13 +234,18 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _plain(text: str) -> str:
+    """Return what an author wrote, in the words of these pages."""
+    return text.replace("anew", "again").replace("goes on", "continues")
+
+
 def reported_lines(name: str, found: Mapping[str, Any]) -> list[str]:
     """Return the section about one set of pairs that are judged by words."""
     rows = found["rows"]
     of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in ("silent", "slow")}
     named = {kind: sum(row["named"] == "yes" for row in of_kind[kind]) for kind in of_kind}
     missed = [
-        {"pair": row["pair"], "fault": row["fault"], "said": row["said"]}
+        {"pair": row["pair"], "fault": _plain(row["fault"]), "said": row["said"]}
         for row in rows
         if row["named"] == "no"
     ]

@@ -10,6 +10,7 @@ from stepladder.cli.commands import COMMANDS
 if TYPE_CHECKING:  # for type checkers; tests/laws/test_commands.py compares it with _HOMES
     from stepladder.api.cached_features import features as features
     from stepladder.api.checks import check as check
+    from stepladder.api.collectives import bench_collectives as bench_collectives
     from stepladder.api.damage import verify as verify
     from stepladder.api.diagnosis import diagnose as diagnose
     from stepladder.api.ladder import advise as advise

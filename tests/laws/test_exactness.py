@@ -136,12 +136,13 @@ def jobs(store: Path, profile: Profile) -> dict[str, tuple[Profile, Recipe]]:
     batch = replace(head.batch, global_batch_size=8)
     learns = replace(head, train=TrainMode.ALL, batch=batch)
     all_learn = replace(profile, is_trunk_frozen=False, num_train=400)
+    on_two = replace(learns.device, count=2, sync_batchnorm=True)
     return {
         "head": (profile, head),
         "held": (profile, held),
         "laid_out": (profile, laid_out),
         "all": (all_learn, learns),
-        "all_reduce": (all_learn, replace(learns, device=replace(learns.device, count=2))),
+        "all_reduce": (all_learn, replace(learns, device=on_two)),
     }
 
 

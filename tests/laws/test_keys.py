@@ -26,6 +26,8 @@ LEARNS_THE_SAME = {
     "loader.prefetch_batches",
     "device.count",  # the batch and its order are global
     "device.replicas",  # likewise
+    "device.all_reduce",
+    "device.buckets",
     "device.sync_batchnorm",  # a climb measures learning on one device
     "model.fold_batchnorm",
     "features.cached",

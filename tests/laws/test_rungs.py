@@ -51,6 +51,7 @@ from stepladder.ladder.trial import change_between
 from stepladder.ladder.variants import Choice
 from stepladder.ladder.verdict import Evidence
 from stepladder.records import read_jsonl, to_json
+from stepladder.records.collectives import Fit, Link
 from stepladder.records.ladder import Aim, Exactness, Interval
 from stepladder.records.profile import Curve, Devices, Profile, Provenance, TrainingTime
 from stepladder.rungs import REMEDIES, RUNGS, Against, Rung, rungs_with
@@ -99,6 +100,22 @@ devices = st.builds(
     share_step_s=some_s,
     exchange_fixed_s=st.floats(0, 1),
     exchange_byte_s=st.floats(0, 1e-6),
+)
+devices_of_fit = st.builds(
+    lambda found, num, native_s: replace(
+        found,
+        num=num,
+        fit=Fit(
+            num_ranks=num,
+            num_local=1,
+            link=Link.plain(alpha_s=1e-4, beta_s=1e-9),
+            native_sizes=(1000, 10**6),
+            native_s=(native_s, 2 * native_s),
+        ),
+    ),
+    devices,
+    st.sampled_from((2, 3)),
+    seconds,
 )
 profiles = st.builds(
     Profile,
@@ -166,7 +183,7 @@ profiles = st.builds(
     larger_trunks=st.sampled_from(
         ((), ("resnet50",), ("tf_efficientnet_lite1", "tf_efficientnet_lite2"), ("nothing_known",))
     ),
-    devices=st.none() | devices,
+    devices=st.none() | devices | devices_of_fit,
 )
 recipes = st.builds(
     Recipe,
@@ -229,6 +246,7 @@ recipes = st.builds(
         compile=rarely,
         gradient_checkpointing=rarely,
         threads=st.sampled_from((0, 1, 8)),
+        count=st.sampled_from((1, 1, 2, 3)),
     ),
 )
 jobs = st.tuples(profiles, recipes)

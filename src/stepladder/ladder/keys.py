@@ -240,8 +240,9 @@ def learning_key(recipe: Recipe) -> Recipe:
 
     Recipes with equal keys learn the same up to rounding: ignored are how and from where data is
     read, layout, compiling, threads, folding, fused kernels, and caching features without random
-    views, and on how many devices: a rung that uses several synchronises BatchNorm. The number
-    format is kept, and so is scaled decoding, which changes pixels.
+    views, and on how many devices, however they add up gradients: a rung that uses several
+    synchronises BatchNorm. The number format is kept, and so are compressed gradients, and scaled
+    decoding, which changes pixels.
     """
     data, defaults = recipe.data, Recipe()
     features = recipe.features
@@ -264,7 +265,10 @@ def learning_key(recipe: Recipe) -> Recipe:
         model=replace(recipe.model, fold_batchnorm=False),
         features=features,
         optimizer=replace(recipe.optimizer, fused=False),
-        device=DeviceConfig(precision=recipe.device.precision),
+        device=DeviceConfig(
+            precision=recipe.device.precision,
+            gradient_compression=recipe.device.gradient_compression,
+        ),
     )
 
 

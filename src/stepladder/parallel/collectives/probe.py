@@ -48,7 +48,7 @@ class MessageTimes:
 
 
 def probe_schedules(num_ranks: int) -> tuple[Schedule, Schedule]:
-    """Return what is timed: to and fro between pairs, and around a ring.
+    """Return what is timed: there and back between pairs, and around a ring.
 
     The tensor has a chunk for each rank, so that no rank overwrites what it sends.
     """

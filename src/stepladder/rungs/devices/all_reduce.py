@@ -28,7 +28,7 @@ class AllReduce(Rung):
     """
 
     name: ClassVar[str] = "all_reduce"
-    level: ClassVar[int] = 10
+    level: ClassVar[int] = 11
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse on one device, on GPUs, and if PyTorch's own is the fastest anyway."""

@@ -1,4 +1,4 @@
-"""Other all-reduces, and 16-bit gradients: what they save of an exchange, by the fitted figures."""
+"""Other all-reduces: what they save of an exchange, by the fitted cost of messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from stepladder.config.recipe import DeviceConfig, Recipe
 from stepladder.records.collectives import Fit, Link
 from stepladder.records.profile import Devices, Profile
 from stepladder.rungs.devices.all_reduce import AllReduce
-from stepladder.rungs.devices.compressed_gradients import CompressedGradients
 
 LINK = Link.plain(alpha_s=1e-3, beta_s=1e-8)
 FIT = Fit(num_ranks=2, num_local=2, link=LINK, native_sizes=(1000, 10**7), native_s=(0.2, 0.3))
@@ -73,22 +72,3 @@ def test_it_is_refused_where_torch_is_the_fastest(profile: Profile) -> None:
     on_gpus = AllReduce().why_not(replace(profile, device="cuda"), RECIPE)
     assert on_gpus == "on GPUs, NCCL chooses an algorithm by size itself"
     assert AllReduce().why_not(profile, RECIPE) is None
-
-
-def test_16_bits_save_half_of_the_bytes(profile: Profile) -> None:
-    rung = CompressedGradients()
-    assert rung.why_not(profile, RECIPE) is None
-    found = rung.predict(profile, RECIPE).time
-    assert found is not None
-    assert found.step_s == pytest.approx(profile.time.step_s - NUM_BYTES / 2 * 1e-8)
-    changed = rung.apply(profile, RECIPE)
-    assert changed.device.gradient_compression is GradientCompression.BF16
-    assert rung.why_not(profile, changed) == "already on"
-    assert rung.why_not(profile, Recipe()) == "one device sends no gradients"
-
-
-def test_16_bits_are_predicted_for_the_algorithm_in_use(profile: Profile) -> None:
-    auto = AllReduce().apply(profile, RECIPE)
-    found = CompressedGradients().predict(profile, auto)
-    assert found.inputs["exchange_s"] == pytest.approx(1e-3 + NUM_BYTES * 1e-8)
-    assert found.inputs["compressed_s"] == pytest.approx(1e-3 + NUM_BYTES / 2 * 1e-8)
