@@ -151,6 +151,16 @@ def test_clipping_after_the_step_is_an_error(name: str, watched: Watched) -> Non
     assert "only after optimizer.step()" in one.evidence
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_late_clipping_of_a_rare_large_gradient_is_a_warning(watched: Watched) -> None:
+    step = LATE["after_the_step"].replace("0.05", "50")
+    step = step.replace("y[rows])", "y[rows] + 100.0 * (step == 30))")
+    report = watched(script(step))
+    (one,) = [a for a in report.alarms if a.fault == "clipping_without_effect"]
+    assert one.outcome is Outcome.WARNED
+    assert "% of the norms exceed" in one.evidence
+
+
 @pytest.mark.parametrize("name", EARLY)
 @pytest.mark.filterwarnings("ignore")
 def test_clipping_before_backward_is_a_warning(name: str, watched: Watched) -> None:

@@ -37,6 +37,10 @@ for step in range(12):
 """
 
 PAIRED = {
+    "beside_a_sum_of_many_terms": """
+    bonus = sum(chosen.entropy()[i] for i in range(32))
+    loss = -(log_probs * (returns[:, None] - values.detach())).mean() - 1e-3 * bonus
+""",
     "an_advantage": """
     advantages = returns - values.detach()
     picked = F.log_softmax(logits, 1)[range(32), actions]

@@ -105,6 +105,12 @@ fit(Net(), [(torch.randn(16, 30, 6), torch.randn(16))])
 """
 
 MIXED = {
+    "positions_and_heads": (
+        HEADS.replace("SPLIT", "one.contiguous().view(n, t, 4, 3).view(n, 4, t, 3)").replace(
+            "MERGE", MERGE
+        ),
+        "from (16, 7, 4, 3) to (16, 4, 7, 3)",
+    ),
     "a_whole_set_before_training": (
         SERIES.replace("TURNED", "") + "x = x.reshape(20, -1, 1)\nfit(Net(), [(x, y)])",
         "from (48, 20) to (20, 48, 1)",

@@ -141,6 +141,9 @@ def describe(root: Root, *, has_begun: bool) -> None:
     seen.num_params = sum(p.numel() for p in module.parameters())
     norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
     seen.has_batch_norm = any(m.track_running_stats for m in norms)
+    seen.norm_momentum = max(
+        (m.momentum or 0.0 for m in norms if m.track_running_stats), default=0.0
+    )
     seen.fresh_batch_norm = any(
         m.num_batches_tracked is not None and int(m.num_batches_tracked) == 0 for m in norms[:4]
     )

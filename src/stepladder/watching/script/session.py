@@ -103,9 +103,8 @@ class Session:
         from stepladder.watching.hooks.costs.stacks import StackWatch
         from stepladder.watching.hooks.costs.waste import WasteWatch
         from stepladder.watching.hooks.inputs.loaders import LoaderWatch
-        from stepladder.watching.hooks.inputs.long_padding import LongPaddingWatch
-        from stepladder.watching.hooks.inputs.padding import PaddingWatch
         from stepladder.watching.hooks.inputs.pairs import PairWatch
+        from stepladder.watching.hooks.losses.blanks import BlankWatch
         from stepladder.watching.hooks.losses.comparisons import ComparisonWatch
         from stepladder.watching.hooks.losses.losses import LossWatch
         from stepladder.watching.hooks.losses.lost_terms import LostTermWatch
@@ -117,6 +116,7 @@ class Session:
         from stepladder.watching.hooks.models.misnamed import MisnamedWatch
         from stepladder.watching.hooks.models.modules import ModuleWatch
         from stepladder.watching.hooks.models.repeated import RepeatedWatch
+        from stepladder.watching.hooks.models.softmaxes import SoftmaxWatch
         from stepladder.watching.hooks.models.statistics import StatisticsWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.steps.around_step import (
@@ -170,13 +170,14 @@ class Session:
                 ComparisonWatch(),
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
-                PaddingWatch(),
+                *_of_padding(),
+                SoftmaxWatch(),
+                BlankWatch(),
                 PairWatch(),
                 *_of_examples(),
                 *_of_source_and_shapes(),
                 *self._after_last,
                 CallWatch(names, optimizers),
-                LongPaddingWatch(),
                 WasteWatch(names, optimizers),
                 StackWatch(),
                 *((kept,) if kept is not None else ()),
@@ -300,6 +301,15 @@ def _of_checkpoints(names: Names, optimizers: OptimizerWatch) -> tuple[Part, ...
     from stepladder.watching.hooks.models.states import StateWatch
 
     return StateWatch(), LoadWatch(names, optimizers), RestoreWatch(optimizers)
+
+
+def _of_padding() -> tuple[Part, ...]:
+    """Return the parts that read padding."""
+    from stepladder.watching.hooks.inputs.long_padding import LongPaddingWatch
+    from stepladder.watching.hooks.inputs.packed_ends import PackedEndWatch
+    from stepladder.watching.hooks.inputs.padding import PaddingWatch
+
+    return PaddingWatch(), PackedEndWatch(), LongPaddingWatch()
 
 
 def _of_source_and_shapes() -> tuple[Part, ...]:

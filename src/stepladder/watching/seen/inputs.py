@@ -165,3 +165,18 @@ class PaddingSeen:
     num_ended: int = 0
     padding: int | None = None
     axes: str = ""
+
+
+@dataclass(kw_only=True)
+class PackedEndSeen:
+    """A line that pads the output of a recurrent layer again.
+
+    Attributes:
+        num_rows, num_short: sequences, and those that are shorter than the longest of their batch.
+        num_steps: losses that depend on the last place of such an output.
+    """
+
+    where: str | None
+    num_rows: int = 0
+    num_short: int = 0
+    num_steps: int = 0

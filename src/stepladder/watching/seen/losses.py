@@ -443,3 +443,20 @@ class SummedTermSeen:
     shape: tuple[int, ...]
     factor: float
     mean_factor: float
+
+
+@dataclass(kw_only=True)
+class BlankSeen:
+    """A line with a CTC loss.
+
+    Attributes:
+        blank: index of its blank.
+        num_labels, num_blank: labels, and those that are the blank.
+        num_calls: inspected calls.
+    """
+
+    where: str | None
+    blank: int
+    num_labels: int = 0
+    num_blank: int = 0
+    num_calls: int = 0

@@ -13,13 +13,15 @@ class Mixed(StrEnum):
 
     FIRST_TWO: examples and time steps, or another dimension. CHANNELS: the last dimension of each
     example became its first, or the first its last. SPLIT_HEADS, MERGED_HEADS: those of attention.
-    LAYERS: examples and the layers of a recurrent state.
+    HEADS: positions and heads, both of which are dimensions already. LAYERS: examples and the
+    layers of a recurrent state.
     """
 
     FIRST_TWO = "first_two"
     CHANNELS = "channels"
     SPLIT_HEADS = "split_heads"
     MERGED_HEADS = "merged_heads"
+    HEADS = "heads"
     LAYERS = "layers"
 
 
@@ -115,12 +117,29 @@ class UnreachedSeen:
 
 
 @dataclass(kw_only=True)
+class SoftmaxSeen:
+    """A line with a softmax over the last dimension.
+
+    Attributes:
+        shape: of its first result.
+        num_steps: inspected steps in which this dimension had one value, so that all results are 1.
+        num_others: results with more values.
+    """
+
+    where: str
+    shape: tuple[int, ...]
+    num_steps: int = 0
+    num_others: int = 0
+
+
+@dataclass(kw_only=True)
 class ModelSeen:
     """One outermost module that was called.
 
     Attributes:
         built: its class.
         has_dropout, has_batch_norm: it has such layers that are active in training mode.
+        norm_momentum: the largest weight of a new batch in the statistics of its BatchNorm layers.
         fresh_batch_norm: its BatchNorm has no statistics yet when training begins.
         num_train_mode, num_eval_mode: calls that were learned from, by mode.
         left_train_mode_at: the step at which it was first learned from in evaluation mode, after
@@ -149,6 +168,7 @@ class ModelSeen:
     num_params: int = 0
     has_dropout: bool = False
     has_batch_norm: bool = False
+    norm_momentum: float = 0.0
     fresh_batch_norm: bool = False
     is_optimised: bool = False
     num_train_mode: int = 0

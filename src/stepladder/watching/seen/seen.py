@@ -8,6 +8,7 @@ from stepladder.records.watch import Clearing
 from stepladder.watching.seen.costs import CostsSeen
 from stepladder.watching.seen.inputs import (
     OwnScaleSeen,
+    PackedEndSeen,
     PaddingSeen,
     PixelsSeen,
     SeedingSeen,
@@ -24,6 +25,7 @@ from stepladder.watching.seen.labels import (
 from stepladder.watching.seen.loaders import LoaderSeen, SharedSeen, WholeLabelsSeen
 from stepladder.watching.seen.losses import (
     AverageSeen,
+    BlankSeen,
     ComparisonSeen,
     ConstantTermSeen,
     IgnoredEndSeen,
@@ -40,6 +42,7 @@ from stepladder.watching.seen.models import (
     OwnStateSeen,
     ReshapeSeen,
     SavedSeen,
+    SoftmaxSeen,
     StateSeen,
 )
 from stepladder.watching.seen.steps import (
@@ -106,6 +109,9 @@ class Seen:
     stored: list[StoredSeen] = field(default_factory=list)
     seedings: list[SeedingSeen] = field(default_factory=list)
     paddings: list[PaddingSeen] = field(default_factory=list)
+    packed_ends: list[PackedEndSeen] = field(default_factory=list)
+    softmaxes: list[SoftmaxSeen] = field(default_factory=list)
+    blanks: list[BlankSeen] = field(default_factory=list)
     pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)

@@ -18,6 +18,18 @@ def padding_misread(seen: Seen) -> Answer:
     A mask is inverted if it hides exactly the ids that are not padding. The output of a recurrent
     layer at the last place is that of padding if most sequences end before.
     """
+    for end in seen.packed_ends:
+        if end.num_steps >= _MIN_MISREAD:
+            return Found(
+                evidence="the loss depends on the last place of the output of pad_packed_sequence, "
+                f"but {end.num_short} of {end.num_rows} inspected sequences end before: there, it "
+                "is padding, all zeros",
+                fix="Read h_n, which the recurrent layer returns, or the last real place, "
+                "out[torch.arange(n), lengths - 1].",
+                where=end.where,
+                severity=Severity.WARNING,
+                numbers={"num_short": end.num_short, "num_rows": end.num_rows},
+            )
     looked = [one for one in seen.paddings if one.num_looked]
     if not looked:
         return Unseen("no padded sequences were inspected in attention or recurrent layers")

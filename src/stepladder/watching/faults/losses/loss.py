@@ -15,6 +15,7 @@ from stepladder.watching.seen.steps import PairWeightSeen
 _ARE_MEANS = Sound("losses are means")
 _NO_LOSS = Unseen("no loss function of torch was called")
 _MIN_LOOKS = 3
+_MIN_ONES = 2  # inspected steps or calls
 _OF_PIXELS = (
     "mse_loss",
     "binary_cross_entropy",
@@ -118,7 +119,19 @@ def _divergence(call: LossSeen) -> Found | None:
 
 
 def softmax_wrong_dim(seen: Seen) -> Answer:
-    """Reads the dimension of the softmax before a loss, and sums its probabilities."""
+    """Reads the dimension of the softmax before a loss, and sums its probabilities.
+
+    Also finds a softmax over a single value, such as one attention score for each position.
+    """
+    for one in seen.softmaxes:
+        if one.num_steps >= _MIN_ONES:
+            return Found(
+                evidence=f"softmax is applied over the last dimension of {one.shape}, which has "
+                f"one value, so its results are all 1, in {one.num_steps} inspected steps",
+                fix="Apply it over the dimension of the alternatives, such as dim=1 of (n, t, 1) "
+                "for attention over positions; for one output, use a sigmoid.",
+                where=one.where,
+            )
     calls = [c for c in seen.losses if c.activation and c.activation.kind.endswith("Softmax")]
     if not calls:
         return Unseen("no softmax leads to a loss")
@@ -299,11 +312,29 @@ def _is_over(factor: float | None, size: int) -> bool:
     return factor is not None and size >= 4 and abs(factor * size - 1) < 1e-5
 
 
+def _blank(seen: Seen) -> Found | None:
+    """Find labels of a CTC loss that are its blank."""
+    for blank in seen.blanks:
+        if blank.num_blank and blank.num_calls >= _MIN_ONES:
+            return Found(
+                evidence=f"{blank.num_blank:,} of {blank.num_labels:,} labels of ctc_loss are "
+                f"{blank.blank}, its blank, which is never part of a decoded sequence",
+                fix="Number the symbols from 1, with one output more, or pass blank=num_symbols.",
+                where=blank.where,
+                severity=Severity.ERROR,
+            )
+    return None
+
+
 def label_range(seen: Seen) -> Answer:
-    """Compares labels with the number of classes, and checks for a class 0 that never occurs."""
+    """Compares labels with the number of classes, and checks for a class 0 that never occurs.
+
+    Also finds labels of a CTC loss that are its blank.
+    """
+    found = _blank(seen)
     calls = [c for c in seen.losses if c.has_int_target or c.target_high is not None]
-    if not calls:
-        return _NO_LOSS
+    if found is not None or not calls:
+        return found or _NO_LOSS
     for call in calls:
         if call.bad_range is not None:
             low, high, num = call.bad_range

@@ -15,6 +15,8 @@ _FIXES = {
     Mixed.SPLIT_HEADS: "Split the last dimension, and then transpose: "
     "x.view(n, t, heads, -1).transpose(1, 2).",
     Mixed.MERGED_HEADS: "Transpose before heads are merged: x.transpose(1, 2).reshape(n, t, -1).",
+    Mixed.HEADS: "Exchange the dimensions with x.transpose(1, 2): view and reshape only divide the "
+    "same values in another way.",
     Mixed.LAYERS: "Transpose the state, h.transpose(0, 1).reshape(n, -1); or, to make one, "
     "x.view(n, layers, -1).transpose(0, 1).contiguous().",
 }
@@ -23,6 +25,7 @@ _RESULTS = {
     Mixed.CHANNELS: "does not move the channels, and mixes them with positions",
     Mixed.SPLIT_HEADS: "splits positions instead of features among the heads",
     Mixed.MERGED_HEADS: "joins positions of one head instead of the heads of one position",
+    Mixed.HEADS: "does not exchange the second and third dimensions, and mixes their values",
     Mixed.LAYERS: "mixes the layers of a recurrent state with the examples",
 }
 

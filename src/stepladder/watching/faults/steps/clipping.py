@@ -15,7 +15,7 @@ _MIN_STEPS = 30
 _MIN_SHARES = 5  # steps at which clipping by value was measured
 _MOST = 0.5  # of a gradient's numbers
 _MIN_UNUSED = 5  # calls that no step used
-_MIN_CUT = 0.05  # of the norms are above the limit: otherwise clipping would change little
+_MIN_CUT = 0.05  # of the norms are above the limit: otherwise clipping changes little, and it warns
 _OUTLIER = 10.0  # times the median norm: clipping has a reason, whatever the limit
 _NO_LIMIT = 1e6  # clipping that only measures the norm
 
@@ -33,13 +33,15 @@ def clipping_without_effect(seen: Seen) -> Answer:
     for one in followed:
         function = "clip_grad_norm_" if one.norms else "clip_grad_value_"
         fix = f"Call {function} after loss.backward() and before optimizer.step()."
-        if one.num_late >= _MIN_UNUSED and (cut := _cut(one)):
+        share, cut = _cut(one)
+        if one.num_late >= _MIN_UNUSED and share > 0:
             return Found(
                 evidence="gradients are clipped only after optimizer.step() has used them, and "
                 f"cleared before the next backward, at all of {one.num_late} calls that were "
                 f"followed: no step used the limit of {one.limit:g}{cut}",
                 fix=fix,
                 where=one.where,
+                severity=None if share >= _MIN_CUT else Severity.WARNING,
                 numbers={"num_late": one.num_late, "limit": one.limit},
             )
         if one.num_early >= _MIN_UNUSED and not one.num_late and one.limit < _NO_LIMIT:
@@ -55,17 +57,17 @@ def clipping_without_effect(seen: Seen) -> Answer:
     return Sound("clipping at the wrong time changed no gradient by much")
 
 
-def _cut(one: ClippingSeen) -> str:
-    """Return in words how often a limit was exceeded; empty if rarely, or if that is unknown."""
+def _cut(one: ClippingSeen) -> tuple[float, str]:
+    """Return how often a limit was exceeded, as a share and in words; 0 if that is unknown."""
     if one.norms:
         share = sum(not norm <= one.limit for norm in one.norms) / len(one.norms)  # NaN as well
         usual = median(norm if isfinite(norm) else inf for norm in one.norms)
         middle = f"median {usual:.3g}" if isfinite(usual) else "most are not finite"
-        text = f", which {100 * share:.0f} % of the norms exceed ({middle})"
+        text = f", which {100 * share:.2g} % of the norms exceed ({middle})"
     else:
         share = median(one.shares) if one.shares else 0.0
-        text = f", which {100 * share:.0f} % of the gradient's entries exceed"
-    return text if share >= _MIN_CUT else ""
+        text = f", which {100 * share:.2g} % of the gradient's entries exceed"
+    return share, text
 
 
 def _is_unused(one: ClippingSeen) -> bool:

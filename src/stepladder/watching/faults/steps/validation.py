@@ -13,6 +13,7 @@ from stepladder.watching.seen.seen import Seen
 
 _NO_VALIDATION = Unseen("no pass over a loader without learning was seen after training had begun")
 _MANY_GRAPHS = 10
+_OF_LAST_BATCH = 0.9  # of running statistics
 _RARE = 0.34  # of the steps: anything called less often is not part of a step
 _MIN_EVAL = 5
 _MIN_OWN_LOADS = 2  # after different steps
@@ -319,7 +320,22 @@ def _restarted_in_workers(seen: Seen) -> Found | None:
 
 
 def batch_norm_stale(seen: Seen) -> Answer:
-    """Checks whether averaged models, such as an EMA, are evaluated with their own statistics."""
+    """Checks whether averaged models, such as an EMA, are evaluated with their own statistics.
+
+    Also whether the statistics of BatchNorm are those of hardly more than the last batch.
+    """
+    for model in seen.models:
+        if _OF_LAST_BATCH <= model.norm_momentum < 1 and model.num_train_mode:
+            return Found(
+                evidence=f"BatchNorm layers of {model.built} have "
+                f"momentum={model.norm_momentum:g}, the weight of the newest batch in PyTorch: "
+                "their running statistics, with which the model is evaluated, are nearly those of "
+                "the last batch",
+                fix=f"Pass momentum={1 - model.norm_momentum:.3g}; the default is 0.1. Other "
+                "libraries give the weight of the earlier batches.",
+                numbers={"momentum": model.norm_momentum},
+                severity=Severity.WARNING,
+            )
     models = [model for model in seen.models if model.statistics is not None]
     if not models:
         return Unseen("no model with BatchNorm follows the weights of a trained one")

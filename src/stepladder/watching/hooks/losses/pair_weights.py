@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 
 import torch
@@ -27,9 +28,9 @@ def pair_weights(root: Any) -> PairWeightSeen | None:
     Only sums, means and constant factors may follow: there, the sum over all pairs is a product
     of two sums, which no loss needs.
     """
-    stack, known = [root], set[Any]()
-    while stack and len(known) < _MAX_NODES:
-        node = stack.pop()
+    queue, known = deque([root]), set[Any]()
+    while queue and len(known) < _MAX_NODES:  # level by level: a sum may have a term for each step
+        node = queue.popleft()
         if node is None or node in known:
             continue
         known.add(node)
@@ -41,7 +42,7 @@ def pair_weights(root: Any) -> PairWeightSeen | None:
                 return found
         is_factor = kind in _PRODUCTS and (not shape or scale_of(node, kind) is not None)
         if kind in _LINEAR or is_factor or _is_of_products(node):
-            stack += parents
+            queue += parents
     return None
 
 

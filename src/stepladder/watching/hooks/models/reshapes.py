@@ -70,6 +70,8 @@ def _moved(s: Shape, r: Shape) -> Mixed | None:
         return None
     if len(inner) == 2 and abs(inner[0] - inner[1]) == 1:
         return None  # a shift of relative positions
+    if len(inner) == 3 and outer == (inner[1], inner[0], inner[2]) and abs(inner[0] - inner[1]) > 1:
+        return Mixed.HEADS
     is_moved = outer in (inner[-1:] + inner[:-1], inner[1:] + inner[:1])
     return Mixed.CHANNELS if is_moved else None
 
