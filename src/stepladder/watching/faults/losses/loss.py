@@ -123,14 +123,14 @@ def softmax_wrong_dim(seen: Seen) -> Answer:
 
     Also finds a softmax over a single value, such as one attention score for each position.
     """
-    for one in seen.softmaxes:
-        if one.num_steps >= _MIN_ONES:
+    for single in seen.softmaxes:
+        if single.num_steps >= _MIN_ONES:
             return Found(
-                evidence=f"softmax is applied over the last dimension of {one.shape}, which has "
-                f"one value, so its results are all 1, in {one.num_steps} inspected steps",
+                evidence=f"softmax is applied over the last dimension of {single.shape}, which has "
+                f"one value, so its results are all 1, in {single.num_steps} inspected steps",
                 fix="Apply it over the dimension of the alternatives, such as dim=1 of (n, t, 1) "
                 "for attention over positions; for one output, use a sigmoid.",
-                where=one.where,
+                where=single.where,
             )
     calls = [c for c in seen.losses if c.activation and c.activation.kind.endswith("Softmax")]
     if not calls:

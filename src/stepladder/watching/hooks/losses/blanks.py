@@ -33,8 +33,9 @@ class BlankWatch:
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = ("log_probs", "targets", "input_lengths", "target_lengths", "blank")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        targets, blank = given.get("targets"), given.get("blank", 0)
+        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+        targets: Any = given.get("targets")
+        blank = given.get("blank", 0)
         if not is_plain(targets) or not isinstance(blank, int) or targets.numel() > _MAX_LABELS:
             return
         labels = _of_lengths(targets, given.get("target_lengths"))
