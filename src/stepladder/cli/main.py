@@ -32,6 +32,7 @@ _EXAMPLES = (
 )
 
 
+_NAME_WIDTH = 2 + max(len(command.name) for command in COMMANDS)
 _SILENT = ("watch", "init", "completion")  # of them, the last two take no time
 
 
@@ -140,7 +141,7 @@ def _reported(name: str, words: Sequence[str]) -> Iterator[None]:
 def _help() -> str:
     lines = ["Scale deep-learning training in the right order, with proof.", ""]
     lines += ["usage: stepladder COMMAND [OPTIONS]", "", "commands:"]
-    lines += [f"  {command.name:<12}{command.summary}" for command in COMMANDS]
+    lines += [f"  {command.name:<{_NAME_WIDTH}}{command.summary}" for command in COMMANDS]
     lines += ["", "examples:"]
     lines += [f"  {line}\n      {text}" for line, text in _EXAMPLES]
     lines += ["", "`stepladder COMMAND --help` lists the options of a command.", ""]

@@ -103,7 +103,8 @@ def test_a_negative_number_is_a_value() -> None:
 @pytest.mark.parametrize("name", ALIASES)
 @pytest.mark.parametrize("form", ["hyphens", "underscores", "equals"])
 def test_a_short_name_sets_its_option_and_overrides_the_file(name: str, form: str) -> None:
-    value = {"data": "shop", "model": "resnet18", "launch": "ray", "lr": "0.25"}.get(name, "3")
+    words_of = {"data": "shop", "model": "resnet18", "launch": "ray", "lr": "0.25"}
+    value = {**words_of, "all_reduce": "ring", "buckets": "layer"}.get(name, "3")
     flag = "--" + (name if form == "underscores" else name.replace("_", "-"))
     words = [f"{flag}={value}"] if form == "equals" else [flag, value]
     _, resolved = train.read(["job.yaml", *words])

@@ -86,7 +86,8 @@ def test_a_call_is_refused_with_a_remedy(key: str, value: object, words: str) ->
 
 @pytest.mark.parametrize(("name", "key"), ALIASES.items())
 def test_a_short_name_sets_its_option_in_a_call(name: str, key: str) -> None:
-    value = {"data": "shop", "model": "resnet18", "launch": "ray", "lr": 0.25}.get(name, 3)
+    known = {"data": "shop", "model": "resnet18", "launch": "ray", "lr": 0.25}
+    value = {**known, "all_reduce": "ring", "buckets": "layer"}.get(name, 3)
     resolved = resolve(settings_of_call({name: value}))
     assert str(options()[key].value(resolved.job)) == str(value)
     with pytest.raises(UsageError, match="set twice"):
