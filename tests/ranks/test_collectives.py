@@ -86,8 +86,8 @@ def test_a_faulty_rank_ends_all_and_is_named(fault: str, said: str, tmp_path: Pa
         assert said in answer["said"]
 
 
-def trained(run: Path, *words: str) -> dict[str, np.ndarray[Any, Any]]:
-    command = [sys.executable, "-m", "stepladder", "train", f"{TASKS}:Plain", "--train", "all"]
+def trained(run: Path, *words: str, task: str = "Plain") -> dict[str, np.ndarray[Any, Any]]:
+    command = [sys.executable, "-m", "stepladder", "train", f"{TASKS}:{task}", "--train", "all"]
     command += ["--run.checks", "off", "--stopping.no-early", "--epochs", "2", "--device.kind"]
     command += ["cpu", "--run.dir", str(run), *words]
     done = subprocess.run(
@@ -112,3 +112,18 @@ def test_trainings_over_each_algorithm_equal_those_over_torch(tmp_path: Path) ->
         own = trained(tmp_path / kind, *words)
         for name, value in native.items():
             np.testing.assert_allclose(own[name], value, rtol=0.1, atol=0.05, err_msg=kind)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "words", [("--device.gradient-compression", "bf16"), ("--all-reduce", "auto")]
+)
+def test_a_synchronised_batch_norm_exchanges_beside_the_gradients(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Both send during the backward pass, from two threads: each needs groups of its own."""
+    common = ("--devices", "3", "--device.sync-batchnorm")
+    native = trained(tmp_path / "native", *common, task="WithNorm")
+    own = trained(tmp_path / "own", *common, *words, task="WithNorm")
+    for name, value in native.items():
+        np.testing.assert_allclose(own[name], value, rtol=0.1, atol=0.05, err_msg=name)

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -71,7 +72,8 @@ class Exchange:
         if self.config.all_reduce is AllReduce.NATIVE and dtype is None:
             return
         executor = Executor(GlooTransport.open(_FOREVER))
-        sums = GradientSum(executor, self._choose(executor), dtype=dtype)
+        group = dist.new_group(backend="gloo", timeout=_FOREVER)
+        sums = GradientSum(executor, self._choose(executor), group=group, dtype=dtype)
         # without types, as DDP compares them with its own
         ddp.register_comm_hook(None, lambda state, bucket: sums.begin(bucket.buffer()))  # noqa: ARG005
 

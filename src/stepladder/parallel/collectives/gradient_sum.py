@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -28,14 +28,22 @@ class GradientSum:
     Args:
         executor: of this rank; only this object may use it.
         choose: the same on all ranks.
+        group: of all ranks, for torch's own all-reduce; the main thread must not use it, as layers
+            such as a synchronised BatchNorm exchange tensors during the backward pass.
         dtype: type in which gradients are sent and added up; None: their own.
     """
 
     def __init__(
-        self, executor: Executor, choose: Choose, *, dtype: torch.dtype | None = None
+        self,
+        executor: Executor,
+        choose: Choose,
+        *,
+        group: Any,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self._executor = executor
         self._choose = choose
+        self._group = group
         self._dtype = dtype
         self._todo: queue.SimpleQueue[tuple[Tensor, torch.futures.Future[Tensor]] | None] = (
             queue.SimpleQueue()
@@ -67,7 +75,7 @@ class GradientSum:
         sent = buffer if self._dtype is None else buffer.to(self._dtype)
         schedule = self._choose(sent.nbytes)
         if schedule is None:
-            dist.all_reduce(sent)
+            dist.all_reduce(sent, group=self._group)
         else:
             self._executor.sum_(sent, schedule)
         if sent is not buffer:
