@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 random.seed(0)
 torch.manual_seed(0)
-texts = ["".join(random.choices("abcdefgh ", k=120)) for _ in range(96)]
+texts = ["".join(random.choices("abcdefgh ", k=480)) for _ in range(96)]
 
 def counted(text):
     row = [0.0] * 64
