@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stepladder.config.choices import AllReduce, Buckets, GradientCompression
 from stepladder.config.recipe import DeviceConfig
 from stepladder.errors import UsageError
+from stepladder.machine.activity import doing
 from stepladder.parallel.collectives.algorithms import ALGORITHMS, Algorithm, Shape
 from stepladder.parallel.collectives.choice import Choice
 from stepladder.parallel.collectives.executor import Executor
@@ -83,7 +84,8 @@ class Exchange:
         if name is AllReduce.NATIVE:
             return lambda _: None
         if name is AllReduce.AUTO:
-            choice = Choice(measure_fit(executor, self.world))
+            with doing("measuring the connections between the devices"):
+                choice = Choice(measure_fit(executor, self.world))
             return lambda num_bytes: choice(num_bytes).schedule
         algorithm = next(one for one in ALGORITHMS if one.name == name)
         return _Fixed(algorithm, self.world.size, num_local(self.world))

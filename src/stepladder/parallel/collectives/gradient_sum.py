@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,6 @@ from stepladder.parallel.collectives.schedule import Schedule
 
 Choose = Callable[[int], Schedule | None]
 """Returns the schedule for a number of bytes; None: torch's own all-reduce."""
-_END: Final = None
 
 
 class GradientSum:
@@ -45,11 +44,10 @@ class GradientSum:
         self._choose = choose
         self._group = group
         self._dtype = dtype
-        self._todo: queue.SimpleQueue[tuple[Tensor, torch.futures.Future[Tensor]] | None] = (
+        self._todo: queue.SimpleQueue[tuple[Tensor, torch.futures.Future[Tensor]]] = (
             queue.SimpleQueue()
         )
-        self._thread = threading.Thread(target=self._work, name="stepladder-sums", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._work, name="stepladder-sums", daemon=True).start()
 
     def begin(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
         """Begin to average a bucket over all ranks, in its own memory."""
@@ -57,14 +55,9 @@ class GradientSum:
         self._todo.put((buffer, future))
         return future
 
-    def close(self) -> None:
-        """End the thread, after what it has begun."""
-        self._todo.put(_END)
-        self._thread.join()
-
     def _work(self) -> None:
-        while (item := self._todo.get()) is not _END:
-            buffer, future = item
+        while True:
+            buffer, future = self._todo.get()
             try:
                 future.set_result(self._average(buffer))
             except BaseException as error:

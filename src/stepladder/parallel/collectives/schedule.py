@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -121,13 +121,8 @@ def _messages(table: Numbers) -> list[Message]:
     ]
 
 
-def contributions(
-    schedule: Schedule, watch: Callable[[int, Numbers], object] | None = None
-) -> Numbers:
+def contributions(schedule: Schedule) -> Numbers:
     """Carry out a schedule with counters instead of numbers.
-
-    Args:
-        watch: called before each step with its number and the counters.
 
     Returns:
         How often each rank's own value is in each chunk of each rank at the end, shape (num_ranks,
@@ -136,9 +131,7 @@ def contributions(
     num, num_chunks = schedule.num_ranks, schedule.num_chunks
     counts = np.zeros((num, num_chunks, num), np.int64)
     counts[np.arange(num), :, np.arange(num)] = 1
-    for step, rows in enumerate(schedule.steps):
-        if watch is not None:
-            watch(step, counts)
+    for rows in schedule.steps:
         before = counts.copy()
         for source, target, first, last, is_added in rows.tolist():
             kept = counts[target, first:last] if is_added else 0

@@ -70,11 +70,6 @@ class GlooTransport:
         up, down = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
         return cls(dist.get_rank(), dist.get_world_size(), up, down)
 
-    def close(self) -> None:
-        """Close both groups."""
-        for group in (self.up, self.down):
-            dist.destroy_process_group(group)
-
     def send(self, tensor: Tensor, target: int, tag: int) -> Work:
         """Begin to send; see `Transport`."""
         group = self.up if target > self.rank else self.down

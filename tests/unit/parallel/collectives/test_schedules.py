@@ -24,7 +24,7 @@ from stepladder.parallel.collectives.algorithms import (
 )
 from stepladder.parallel.collectives.cost import schedule_s
 from stepladder.parallel.collectives.double_tree import double_tree
-from stepladder.parallel.collectives.schedule import Numbers, Schedule, contributions
+from stepladder.parallel.collectives.schedule import Schedule, contributions
 from stepladder.records.collectives import Link
 
 SIZES = (*range(1, 18), 23, 31, 32, 33, 48, 63, 64)
@@ -186,14 +186,3 @@ def test_the_bounds_of_chunks_cover_any_length() -> None:
     schedule = RING.schedule(Shape(num_ranks=4))
     assert schedule.bounds(10) == [0, 2, 5, 7, 10]
     assert schedule.bounds(2) == [0, 0, 1, 1, 2]
-
-
-def test_what_is_watched_is_the_state_before_each_step() -> None:
-    seen: list[int] = []
-
-    def watch(step: int, counts: Numbers) -> None:
-        seen.append(int(counts.sum()))
-        assert step == len(seen) - 1
-
-    contributions(RING.schedule(Shape(num_ranks=3)), watch)
-    assert seen == [9, 12, 18, 24]
