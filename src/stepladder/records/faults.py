@@ -126,7 +126,11 @@ FAULTS: tuple[Fault, ...] = (
         "backward_ignores_gradient", "a custom backward ignores the gradient it receives", _WATCH
     ),
     _fault("loss_weights_inverted", "weights of classes grow with their frequency", _WATCH),
-    _fault("loss_reduction_mismatch", "the loss is a sum where a mean is intended", _BOTH),
+    _fault(
+        "loss_reduction_mismatch",
+        "the loss is a sum where a mean is intended, or a mean taken too early",
+        _BOTH,
+    ),
     _fault(
         "metric_wrong", "a metric differs from the value computed from the outputs", _BOTH + _AUDIT
     ),

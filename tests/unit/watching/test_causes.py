@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +13,10 @@ from stepladder.watching.advice import next_step
 from stepladder.watching.causes.contract import Cause, Evidence
 from stepladder.watching.causes.growth import growth_causes, growth_of
 from stepladder.watching.causes.lines import heaviest, inner_loops, kind_of, own_lines
+from stepladder.watching.causes.rhythm import rhythm_causes
 from stepladder.watching.hooks.costs.waste import enlarged_from
 from stepladder.watching.seen.costs import BACKWARD, FORWARD, OWN, SampleSeen, Spot, StacksSeen
+from stepladder.watching.seen.models import ModelSeen
 from stepladder.watching.seen.seen import Seen
 
 LOOP = ("for xb, yb in loader:",)
@@ -102,6 +106,37 @@ def test_a_loss_and_a_librarys_loop_are_no_slow_lines() -> None:
     assert own_lines(evidence_of(*COMPUTED, loss, library)) == []
     after = sample(OWN, 0.5, spot(12, "losses = update(losses)"))
     assert own_lines(evidence_of(*COMPUTED, after))[0].name == "slow_line"
+
+
+def test_a_line_that_calls_a_whole_step_is_no_loss() -> None:
+    """`loss = agent.update(buffer.sample())`: the function that samples is named."""
+    call = spot(20, "loss = agent.update(buffer.sample(32))", function="run")
+    backward = spot(5, "loss.backward()", function="update")
+    draw = Spot(where="train.py:3", function="sample", text="idx = choice(n, 32)")
+    samples = (
+        sample(BACKWARD, 0.2, call, backward),
+        sample(FORWARD, 0.2, call, spot(4, "out = net(x)", function="update")),
+        sample(OWN, 0.6, call, draw),
+    )
+    (cause,) = own_lines(evidence_of(*samples))
+    assert "train.py:3" in cause.text
+    assert cause.name == "slow_line"  # the loop of training is no loop to vectorise
+
+
+def test_evaluations_in_training_mode_are_named_if_they_are_frequent() -> None:
+    call = spot(21, "history.append((loss, validate()))", function="run")
+    inner = spot(7, "error = (model(x) - y).abs()", function="validate")
+    model = Spot(where="train.py:2", function="forward", text="return net(x)")
+    one = replace(sample(FORWARD, 0.6, call, inner, model), followed_s=0.6, outside_s=0.6)
+    evidence = evidence_of(*COMPUTED, one)
+    seen = evidence.seen
+    seen.num_backwards = 100
+    seen.models.append(ModelSeen(built="Net", num_train_without_grad=3))
+    assert rhythm_causes(evidence) == []
+    seen.models[0].num_train_without_grad = 90
+    (cause,) = rhythm_causes(evidence)
+    assert cause.name == "fewer_validations"
+    assert "train.py:7" in cause.text
 
 
 def test_a_script_without_modules_has_no_slow_lines() -> None:

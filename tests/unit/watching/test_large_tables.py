@@ -105,6 +105,14 @@ def test_few_used_rows_are_named_before_a_fused_optimizer(name: str, watched: Wa
     assert words in text
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_tables_of_a_function_that_has_returned_are_named(watched: Watched) -> None:
+    head, body = CODE.split("model = Model()\n")
+    body = "".join(f"    {line}\n" for line in ["model = Model()", *body.splitlines()])
+    report = watched(f"{head}def main():\n{body}main()\n")
+    assert "sparse_gradients" in names_of(report)
+
+
 @pytest.mark.parametrize("name", INTENDED)
 @pytest.mark.filterwarnings("ignore")
 def test_tables_that_need_a_dense_gradient_are_no_cause(name: str, watched: Watched) -> None:

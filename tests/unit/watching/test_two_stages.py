@@ -110,3 +110,54 @@ def test_a_frozen_encoder_that_is_loaded_in_a_second_stage(watched: Watched) -> 
     assert faulty.outcome is Outcome.FAILED, faulty
     assert '4 of 4 would fit without the prefix "model."' in faulty.evidence
     assert sound.outcome is Outcome.PASSED, sound
+
+
+DISTIL = """
+teacher, student = net, Net()
+TEACH
+sgd = torch.optim.SGD(student.parameters(), 0.05)
+for step in range(80):
+    rows = torch.randint(320, (32,))
+    with torch.set_grad_enabled(GRADIENTS):
+        goal = teacher(x[rows])
+    sgd.zero_grad()
+    F.mse_loss(student(x[rows]), goal).backward()
+    sgd.step()
+"""
+
+
+def test_gradients_that_are_left_from_the_first_stage_are_no_finding(watched: Watched) -> None:
+    whole = """
+class Both(nn.Module):
+    def __init__(self, teacher, student):
+        super().__init__()
+        self.teacher, self.student = teacher, student
+    def forward(self, x):
+        with torch.set_grad_enabled(GRADIENTS):
+            goal = self.teacher(x)
+        return F.mse_loss(self.student(x), goal)
+both = Both(net, Net())
+train(net)
+sgd = torch.optim.SGD(both.student.parameters(), 0.05)
+for step in range(80):
+    sgd.zero_grad()
+    both(x[torch.randint(320, (32,))]).backward()
+    sgd.step()
+"""
+    sound = watched(START + whole.replace("GRADIENTS", "False"))
+    assert found(sound, "parameters_not_in_optimizer").outcome is not Outcome.WARNED
+    wasted = watched(START + whole.replace("GRADIENTS", "True"))
+    assert found(wasted, "parameters_not_in_optimizer").outcome is Outcome.WARNED
+
+
+def test_a_part_that_only_an_earlier_stage_trained_is_timed_as_unused(watched: Watched) -> None:
+    deep = START.replace("__init__(self)", "__init__(self, depth=1)").replace("Net()", "Net(20)")
+    deep = deep.replace(
+        "nn.Linear(16, 16), nn.ReLU())", "*[nn.Linear(16, 16) for _ in range(depth)], nn.ReLU())"
+    )
+    code = deep + DISTIL.replace("TEACH", "train(teacher)")
+    wasted = watched(code.replace("GRADIENTS", "True"))
+    sound = watched(code.replace("GRADIENTS", "False"))
+    texts = [[one.text for one in (r.next, *r.others) if one] for r in (wasted, sound)]
+    assert any("no optimizer uses" in text for text in texts[0])
+    assert not any("no optimizer uses" in text for text in texts[1])

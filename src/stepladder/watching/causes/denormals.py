@@ -21,28 +21,21 @@ def denormal_causes(evidence: Evidence) -> list[Cause]:
         (costs.computed, evidence.compute, "that layers receive and return"),
         (costs.updated, evidence.shares.get("optimizer", 0.0), "of gradients and optimizer state"),
     )
-    known = [(seen, share * (1 - 1 / _slower(seen)), words) for seen, share, words in parts]
+    known = [(seen, share * (1 - 1 / seen.slower), words) for seen, share, words in parts]
     share = sum(saved for _, saved, _ in known)
     if evidence.has_gpu or share < _MIN_SHARE:
         return []
     seen, _, words = max(known, key=lambda one: one[1])
-    if _slower(seen) < _MIN_SLOWER:
+    if seen.slower < _MIN_SLOWER:
         return []
     text = (
-        f"{_of(seen)} of the values {words} are below 1.2e-38, with which this processor "
-        f"computes slowly: a product of them took {seen.slow_s / seen.fast_s:.1f} times as long "
-        f"as with zeros instead, and up to {percent(share)} of the time is due to that: call "
-        "torch.set_flush_denormal(True) in the first lines of the script, before any thread starts"
+        f"{_of(seen)} of the values {words} at step {seen.step:,} are below 1.2e-38, with which "
+        f"this processor computes slowly: a product of them took {seen.slow_s / seen.fast_s:.1f} "
+        f"times as long as with zeros instead, and up to {percent(share)} of the time is due to "
+        "that: call torch.set_flush_denormal(True) in the first lines of the script, before any "
+        "thread starts"
     )
     return [Cause(name="flush_denormals", share=share, text=text, is_loose=True)]
-
-
-def _slower(seen: DenormalsSeen) -> float:
-    """Return how many times as long a product of all values takes because of denormal ones."""
-    if not seen.num_timed or seen.fast_s <= 0:
-        return 1.0
-    others_s = seen.fast_s / seen.num_timed * (seen.num - seen.num_timed)
-    return max(1.0, (seen.slow_s + others_s) / (seen.fast_s + others_s))
 
 
 def _of(seen: DenormalsSeen) -> str:

@@ -34,6 +34,9 @@ _READ: Final = re.compile(r"\.item\(|\.tolist\(|\.cpu\(|\.numpy\(|\bfloat\(|\bin
 _WAIT: Final = re.compile(r"\bsynchronize\(")
 _COPY: Final = re.compile(r"\.to\(|\.cuda\(")
 _LOSS: Final = re.compile(r"loss|criterion|objective", re.IGNORECASE)
+_LOSS_TEXT: Final = re.compile(  # one is called, or assigned
+    r"(loss|criterion|objective)\w*\(|^[^=(]*(loss|criterion|objective)[^=(]*=(?!=)", re.IGNORECASE
+)
 _NEXT: Final = re.compile(r"\bnext\(iter\(")
 _WEIGHTS: Final = re.compile(r"parameters\(\)|param_groups|state_dict\(\)|\.grad\b|\bparams\b")
 _TRACKERS: Final = (
@@ -202,15 +205,32 @@ def heaviest(
 
 
 def loop_of(samples: Iterable[SampleSeen]) -> Spot | None:
-    """Return the line in the training loop that calls backward, or steps the optimizer."""
+    """Return the line in the training loop that calls backward, or steps the optimizer.
+
+    Its loops are those around it, also in the functions that called its own.
+    """
     for part in (BACKWARD, OPTIMIZER):
         lines: Counter[Spot] = Counter()
+        outer: dict[Spot, tuple[Spot, ...]] = {}
         for one in samples:
             if one.part == part and one.spots and not one.is_validation:
                 lines[one.spots[-1]] += 1
+                outer[one.spots[-1]] = one.spots[:-1]
         if lines:
-            return lines.most_common(1)[0][0]
+            found = lines.most_common(1)[0][0]
+            headers = [*found.loops, *(header for spot in outer[found] for header in spot.loops)]
+            return replace(found, loops=tuple(dict.fromkeys(headers)))
     return None
+
+
+def ways_of(samples: Iterable[SampleSeen]) -> frozenset[Spot]:
+    """Return the lines that call functions which call backward: each is a step, not a loss."""
+    return frozenset(
+        spot
+        for one in samples
+        if one.part == BACKWARD and not one.is_validation
+        for spot in one.spots[:-1]
+    )
 
 
 def level_of(spots: Sequence[Spot], loop: Spot | None) -> int:
@@ -240,9 +260,10 @@ def _other_lines(evidence: Evidence, samples: Sequence[SampleSeen]) -> list[Caus
     """Name lines that are not recognised, by the line of the training loop that led to them."""
     if not any(one.part == FORWARD for one in evidence.samples):
         return []  # the model may be these lines
-    loop = loop_of(evidence.samples)
+    loop, ways = loop_of(evidence.samples), ways_of(evidence.samples)
     by_line: dict[str, list[SampleSeen]] = {}
-    for one in samples:
+    for sample in samples:
+        one = below(sample, ways)
         at = level_of(one.spots, loop)
         if loop is not None and one.spots[-1].where == loop.where:
             continue  # a library's training loop, such as `trainer.fit(…)`
@@ -260,6 +281,14 @@ def _other_lines(evidence: Evidence, samples: Sequence[SampleSeen]) -> list[Caus
             causes.append(replace(cause, lines=(where,)))
     causes.sort(key=lambda cause: -cause.share)
     return causes[:_MAX_CAUSES]
+
+
+def below(sample: SampleSeen, ways: frozenset[Spot]) -> SampleSeen:
+    """Return a sample without the outer lines that call whole steps."""
+    num = 0
+    while num < len(sample.spots) - 1 and sample.spots[num] in ways:
+        num += 1
+    return replace(sample, spots=sample.spots[num:])
 
 
 def _from_loop(sample: SampleSeen, loop: Spot | None) -> SampleSeen:
@@ -280,7 +309,7 @@ def is_loss(spot: Spot) -> bool:
     """Return whether a line may compute the loss."""
     is_condition = spot.text.startswith(("if ", "while ", "for "))
     return bool(_LOSS.search(spot.function)) or (
-        bool(_LOSS.search(spot.text.partition("#")[0])) and not is_condition
+        bool(_LOSS_TEXT.search(spot.text.partition("#")[0])) and not is_condition
     )
 
 

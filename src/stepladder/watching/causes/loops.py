@@ -14,6 +14,7 @@ from stepladder.watching.causes.lines import (
     level_of,
     loop_of,
     shown,
+    ways_of,
 )
 from stepladder.watching.causes.overhead import is_overhead
 from stepladder.watching.seen.costs import FORWARD, OWN, SampleSeen, Spot
@@ -85,12 +86,12 @@ def _steps_in_time(evidence: Evidence) -> list[Cause]:
             return [Cause(name="whole_sequences", share=share, text=text, is_loose=True)]
     if costs.num_nodes < _MIN_NODES or not is_overhead(evidence, _TINY_S):
         return []
-    loop = loop_of(evidence.samples)
+    loop, ways = loop_of(evidence.samples), ways_of(evidence.samples)
     forward = [
         one
         for one in evidence.samples
         if not one.is_validation
-        and (one.part == FORWARD or (one.part == OWN and any(map(is_loss, one.spots))))
+        and (one.part == FORWARD or (one.part == OWN and _is_in_loss(one, ways)))
     ]
     over_time = [one for one in forward if _is_over_time(one, inner_loops(one.spots, loop))]
     by_example = [one for one in forward if _is_by_example(one, loop)]
@@ -146,6 +147,10 @@ def _members(evidence: Evidence) -> list[Cause]:
 
 def _seconds(samples: list[SampleSeen]) -> float:
     return sum(one.seconds for one in samples)
+
+
+def _is_in_loss(sample: SampleSeen, ways: frozenset[Spot]) -> bool:
+    return any(is_loss(spot) for spot in sample.spots if spot not in ways)
 
 
 def _is_by_example(sample: SampleSeen, loop: Spot | None) -> bool:

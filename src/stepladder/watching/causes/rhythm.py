@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
-from stepladder.watching.causes.lines import level_of, loop_of, shown
-from stepladder.watching.seen.costs import SampleSeen, Spot
+from stepladder.watching.causes.lines import below, heaviest, level_of, loop_of, shown, ways_of
+from stepladder.watching.seen.costs import FORWARD, SampleSeen, Spot
 
 _MIN_SHARE: Final = 0.03
 _RARE: Final = 1.05  # validations per epoch
+_MOST: Final = 0.5  # of the samples of a line were taken between the phases of steps
+_EVALUATES: Final = re.compile(r"valid|eval|test|accura|metric", re.IGNORECASE)
+_OFTEN: Final = 0.1  # calls without gradients for each backward
 _LEFT: Final = 0.1  # of validations or checkpoints that remain
 
 
 def rhythm_causes(evidence: Evidence) -> list[Cause]:
     """Name validations and checkpoints that come too often."""
-    return [*_validations(evidence), *_checkpoints(evidence)]
+    return [*_validations(evidence), *_in_training_mode(evidence), *_checkpoints(evidence)]
 
 
 def _validations(evidence: Evidence) -> list[Cause]:
@@ -44,6 +49,40 @@ def _validations(evidence: Evidence) -> list[Cause]:
             is_loose=True,
         )
     ]
+
+
+def _in_training_mode(evidence: Evidence) -> list[Cause]:
+    """Name evaluations of a model in training mode: calls between steps, by a line that says so."""
+    samples = [
+        one
+        for one in evidence.samples
+        if one.part == FORWARD
+        and not one.is_validation
+        and one.outside_s > _MOST * one.followed_s > 0
+        and any(_EVALUATES.search(f"{spot.function} {spot.text}") for spot in one.spots)
+    ]
+    seen = evidence.seen
+    num = max((model.num_train_without_grad for model in seen.models), default=0)
+    share = evidence.share_of(sum(one.seconds for one in samples))
+    if share < _MIN_SHARE or num < _OFTEN * seen.num_backwards:
+        return []
+    ways = ways_of(evidence.samples)
+    spot, _ = heaviest(_to_evaluation(below(one, ways)) for one in samples)
+    text = (
+        f"{percent(share)} of the time is spent at {shown(spot)} on an evaluation of the model, "
+        "between steps of training: evaluate every few hundred steps, or once per epoch"
+    )
+    return [Cause(name="fewer_validations", share=share * (1 - _LEFT), text=text)]
+
+
+def _to_evaluation(sample: SampleSeen) -> SampleSeen:
+    """Return a sample without the lines that the evaluation has called."""
+    found = [
+        idx
+        for idx, spot in enumerate(sample.spots)
+        if _EVALUATES.search(f"{spot.function} {spot.text}")
+    ]
+    return replace(sample, spots=sample.spots[: found[-1] + 1] if found else sample.spots)
 
 
 def _often(every: float) -> str:

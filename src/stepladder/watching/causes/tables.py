@@ -12,21 +12,23 @@ _MIN_SHARE: Final = 0.03
 
 
 def table_causes(evidence: Evidence) -> list[Cause]:
-    """Name the table whose dense gradient takes the most time.
+    """Name the largest of the tables whose dense gradients take time, and that of all of them.
 
     Nothing is named if gradients are clipped, which torch cannot do with sparse ones.
     """
     costs = evidence.seen.costs
     if not costs.tables or not costs.num_floats or evidence.seen.clippings:
         return []
-    one = max(costs.tables.values(), key=lambda table: table.shape[0] * table.shape[1])
-    share = dense_share(one, costs.num_floats, evidence.shares)
+    tables = list(costs.tables.values())
+    one = max(tables, key=lambda table: table.shape[0] * table.shape[1])
+    share = sum(dense_share(table, costs.num_floats, evidence.shares) for table in tables)
     if share < _MIN_SHARE:
         return []
+    rest = f", and on {len(tables) - 1} more such tables" if len(tables) > 1 else ""
     text = (
         f"up to {percent(share)} of the time is spent on the gradient of all {one.shape[0]:,} rows "
         f"of the embedding `{one.name}`, of which a step uses at most {one.num_used:,} "
-        f"({one.where}): {_change(one)}"
+        f"({one.where}){rest}: {_change(one)}"
     )
     return [Cause(name="sparse_gradients", share=share, text=text)]
 

@@ -32,6 +32,8 @@ _MAX_OUTPUT_DIMS: Final = 3
 _MAX_LAYERS: Final = 2000
 _SEQUENTIAL: Final = (nn.RNNBase, nn.MultiheadAttention)
 _MAX_TRIED: Final = 20  # losses whose shapes are compared
+_ROUNDING: Final = 1e-4  # of the spread of the outputs
+_OTHER_ROWS: Final = "the model does not return one row per example"
 _MIN_LENGTH: Final = 6  # of a sequence; fewer may be parts of one step in time, such as voices
 
 
@@ -174,8 +176,9 @@ def _compare(kept: _Kept, seen: IndependenceSeen, draw_again: Any) -> None:
     half = kept.num // 2
     received = _received_by_layers(model)
 
-    def output_of(change: Any) -> Tensor | None:
-        draw_again()
+    def output_of(change: Any, *, is_repeated: bool = True) -> Tensor | None:
+        if is_repeated:
+            draw_again()
         args, kwargs = mapped(change, (kept.args, kept.kwargs))
         found = model(*args, **kwargs)
         record = callable(getattr(found, "values", None)) and not isinstance(found, Tensor)
@@ -195,24 +198,63 @@ def _compare(kept: _Kept, seen: IndependenceSeen, draw_again: Any) -> None:
     others = [output_of(change) for change in (Tensor.clone, later, earlier)]
     outputs = [one for one in others if one is not None and first is not None]
     is_whole = first is not None and [one.shape for one in outputs] == 3 * [first.shape]
-    if first is None or not is_whole or not _is_per_example(first, kept.num):
-        seen.why_not = "the model does not return one row per example"
-    elif not torch.equal(first, outputs[0]):
-        seen.why_not = "the model keeps a state in evaluation mode"
+    if first is None or not is_whole:
+        seen.why_not = _OTHER_ROWS
     elif kept.length is not None and (kept.num, kept.length) not in received:
         seen.why_not = "the first dimension may be time"
-    elif not all(bool(torch.isfinite(one).all()) for one in outputs):
-        seen.why_not = "outputs are not finite"
     else:
-        spread = float(first.float().std()) or float(first.float().abs().mean())
-        changes = outputs[1][:half] - first[:half], outputs[2][half:] - first[half:]
-        moved = max(float(change.float().abs().max()) for change in changes)
-        seen.num_examples = kept.num
-        seen.moved = moved / spread if spread > 0 else 0.0
-        layers = list(model.modules())[:_MAX_LAYERS]
-        seen.num_without_statistics = sum(_has_no_statistics(one) for one in layers)
-        last = (one for one in layers if getattr(one, "batch_first", True) is False)
-        seen.batch_second = next((type(one).__name__ for one in last), None)
+        seen.why_not = _why_not(first, outputs, kept.num)
+    if first is not None and seen.why_not is None:
+        _note_changes(seen, first, outputs, output_of)
+        _note_layers(seen, list(model.modules())[:_MAX_LAYERS])
+
+
+def _why_not(first: Tensor, outputs: list[Tensor], num: int) -> str | None:
+    """Return why outputs cannot be compared, or None."""
+    if not _is_per_example(first, num):
+        return _OTHER_ROWS
+    if not torch.equal(first, outputs[0]):
+        return "the model keeps a state in evaluation mode"
+    are_finite = all(bool(torch.isfinite(one).all()) for one in outputs)
+    return None if are_finite else "outputs are not finite"
+
+
+def _note_changes(
+    seen: IndependenceSeen, first: Tensor, outputs: list[Tensor], output_of: Any
+) -> None:
+    """Store by how much outputs changed, in standard deviations of the outputs."""
+    num, half = len(first), len(first) // 2
+    spread = float(first.float().std()) or float(first.float().abs().mean())
+    changes = outputs[1][:half] - first[:half], outputs[2][half:] - first[half:]
+    moved = max(float(change.float().abs().max()) for change in changes)
+    seen.num_examples = num
+    seen.moved = moved / spread if spread > 0 else 0.0
+    if spread > 0 and seen.moved <= _ROUNDING:
+        seen.moved_by_place = _moved_by_place(output_of, first) / spread
+
+
+def _note_layers(seen: IndependenceSeen, layers: list[nn.Module]) -> None:
+    """Store which layers may explain that examples affect each other."""
+    seen.num_without_statistics = sum(_has_no_statistics(one) for one in layers)
+    last = (one for one in layers if getattr(one, "batch_first", True) is False)
+    seen.batch_second = next((type(one).__name__ for one in last), None)
+
+
+def _moved_by_place(output_of: Any, first: Tensor) -> float:
+    """Return the largest change of an output in a batch of reverse order.
+
+    Random numbers differ by place: a model whose outputs change with them is not compared.
+    """
+
+    def reverse(tensor: Tensor) -> Tensor:
+        return tensor.flip(0) if tensor.dim() else tensor.clone()
+
+    again = output_of(Tensor.clone, is_repeated=False)
+    other = output_of(reverse)
+    is_whole = again is not None and other is not None and again.shape == other.shape == first.shape
+    if not is_whole or not torch.equal(again, first) or not bool(torch.isfinite(other).all()):
+        return 0.0
+    return float((other.flip(0) - first).float().abs().max())
 
 
 def _may_be_sequences(first: Tensor, target: Tensor, scores: Tensor) -> bool:

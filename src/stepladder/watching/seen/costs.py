@@ -200,9 +200,10 @@ class TableSeen:
 
 @dataclass(kw_only=True)
 class DenormalsSeen:
-    """Floats below 1.2e-38, of the tensors of few steps on a CPU.
+    """Floats below 1.2e-38, of the tensors of one step on a CPU.
 
     Attributes:
+        step: that step: of few, the one with the slowest products.
         num: values of all tensors that were sampled.
         num_denormal: of these, those that are denormal, estimated.
         num_tensors, num_timed: tensors with denormal values, and all of their values.
@@ -210,12 +211,21 @@ class DenormalsSeen:
             from the samples.
     """
 
+    step: int = 0
     num: int = 0
     num_denormal: int = 0
     num_tensors: int = 0
     num_timed: int = 0
     slow_s: float = 0.0
     fast_s: float = 0.0
+
+    @property
+    def slower(self) -> float:
+        """Return how many times as long a product of all values takes because of denormal ones."""
+        if not self.num_timed or self.fast_s <= 0:
+            return 1.0
+        others_s = self.fast_s / self.num_timed * (self.num - self.num_timed)
+        return max(1.0, (self.slow_s + others_s) / (self.fast_s + others_s))
 
 
 @dataclass(frozen=True, kw_only=True)

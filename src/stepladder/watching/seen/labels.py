@@ -78,6 +78,8 @@ class IndependenceSeen:
 
     Attributes:
         moved: the largest change of an output of the other half, in standard deviations.
+        moved_by_place: that of the outputs of a batch in reverse order; 0 if the model draws
+            random numbers.
         why_not: why that is unknown.
         num_without_statistics: its BatchNorm layers without running statistics.
         batch_second: a layer of it whose second dimension is the batch; None if it has none.
@@ -87,6 +89,7 @@ class IndependenceSeen:
     where: str | None
     num_examples: int = 0
     moved: float = 0.0
+    moved_by_place: float = 0.0
     why_not: str | None = None
     num_without_statistics: int = 0
     batch_second: str | None = None

@@ -354,6 +354,27 @@ class IgnoredEndSeen:
 
 
 @dataclass(kw_only=True)
+class UnusedTermSeen:
+    """A term of a loss that reaches no weight of the optimizer that steps next.
+
+    Attributes:
+        kind, code: the operation that computes it, and its source; empty if that is not known.
+        where: the line of backward.
+        num_weights: weights that it reaches, which another optimizer holds, and whose gradients
+            were cleared before that one stepped.
+        optimizer: the one that stepped.
+        num_seen: such backwards.
+    """
+
+    kind: str
+    code: str
+    where: str | None
+    num_weights: int
+    optimizer: str
+    num_seen: int = 0
+
+
+@dataclass(kw_only=True)
 class ConstantTermSeen:
     """A call of a loss whose value is a term of what backward is called on, but may be constant.
 

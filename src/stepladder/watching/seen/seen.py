@@ -34,6 +34,7 @@ from stepladder.watching.seen.losses import (
     MarginSeen,
     OwnBackwardSeen,
     PredictionSeen,
+    UnusedTermSeen,
 )
 from stepladder.watching.seen.models import (
     IgnoredStateSeen,
@@ -87,6 +88,7 @@ class Seen:
     ignored_ends: list[IgnoredEndSeen] = field(default_factory=list)
     lost_terms: list[LostTermSeen] = field(default_factory=list)
     constant_terms: list[ConstantTermSeen] = field(default_factory=list)
+    unused_terms: dict[tuple[str | None, int], UnusedTermSeen] = field(default_factory=dict)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
     starts: list[StartSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)

@@ -272,6 +272,8 @@ class BackwardSeen:
         divergence: of a variational autoencoder, if it is summed over the batch.
         summed: a term that is summed over the batch, beside one that is a mean over it.
         pair_weights: a product that broadcasting has extended to all pairs of examples.
+        averaged: a loss whose mean over a batch became a probability, and what it received.
+        pixel_norm: the shape of images of whose gradient a norm by pixel was taken.
     """
 
     step: int
@@ -285,6 +287,8 @@ class BackwardSeen:
     divergence: SummedDivergenceSeen | None = None
     summed: SummedTermSeen | None = None
     pair_weights: PairWeightSeen | None = None
+    averaged: tuple[str, tuple[int, ...]] | None = None
+    pixel_norm: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

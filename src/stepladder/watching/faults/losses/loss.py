@@ -6,7 +6,11 @@ from math import prod
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.faults.losses.reductions import summed_beside_mean
+from stepladder.watching.faults.losses.reductions import (
+    averaged_too_early,
+    norm_of_each_pixel,
+    summed_beside_mean,
+)
 from stepladder.watching.hooks.graph import LIKELIHOOD
 from stepladder.watching.seen.losses import OWN_LOSS, LossSeen
 from stepladder.watching.seen.seen import Seen
@@ -221,6 +225,7 @@ def _is_of_examples(size: int, sizes: tuple[int, ...]) -> bool:
 def loss_reduction_mismatch(seen: Seen) -> Answer:
     """Checks in the graph whether a loss is summed and never divided, or divided twice.
 
+    So do a focal factor of a mean, and a penalty on the gradient of each pixel.
     A sum over the batch beside a mean over it counts as well, in a variational autoencoder that
     over pixels, unless its factor is small.
     """
@@ -252,7 +257,14 @@ def loss_reduction_mismatch(seen: Seen) -> Answer:
                 where=call.where,
                 numbers={"num_examples": term.shape[0]},
             )
-    return _divided_twice(seen) or _mixed(seen) or summed_beside_mean(seen) or _ARE_MEANS
+    return (
+        _divided_twice(seen)
+        or _mixed(seen)
+        or summed_beside_mean(seen)
+        or averaged_too_early(seen)
+        or norm_of_each_pixel(seen)
+        or _ARE_MEANS
+    )
 
 
 def _mixed(seen: Seen) -> Found | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen.losses import ConstantTermSeen
+from stepladder.watching.seen.losses import ConstantTermSeen, UnusedTermSeen
 from stepladder.watching.seen.seen import Seen
 
 _MIN_SEEN = 2  # steps
+_MIN_UNUSED = 4  # backwards
 _MIN_EQUAL = 3  # steps, if the arguments have no graph
 _MIN_LATE = 5, 10  # steps if they have: a copy of a model begins with equal outputs
 _ON_PURPOSE = ("detach()", ".data")  # may be meant to stop a gradient
@@ -17,7 +18,8 @@ def loss_term_lost(seen: Seen) -> Answer:
     """Reads the sum that backward is called on from the source, and follows its operations.
 
     A term counts if it had a graph when it was turned into a number, in a step with one backward.
-    So does a loss of torch whose arguments are always equal, or are both cut off their graphs.
+    So does a loss of torch whose arguments are always equal, or are both cut off their graphs; and
+    a term that reaches only weights of another optimizer, whose gradients no step uses.
     """
     calls = [c for c in seen.backward_calls if c.terms]
     if not calls:
@@ -41,7 +43,24 @@ def loss_term_lost(seen: Seen) -> Answer:
     for term in (one for one in seen.constant_terms if not one.has_others):
         if (found := _constant(term)) is not None:
             return found
+    unused = max(seen.unused_terms.values(), key=lambda term: term.num_seen, default=None)
+    if unused is not None and unused.num_seen >= _MIN_UNUSED:
+        return _unused(unused)
     return Sound("no term of the loss was turned into a number")
+
+
+def _unused(one: UnusedTermSeen) -> Found:
+    term = one.code or f"a term of the loss (of {one.kind})"
+    return Found(
+        evidence=f"{term} is a term of what backward is called on, but reaches no weight of "
+        f"{one.optimizer}, which steps afterwards: only {one.num_weights} weights of another "
+        f"optimizer, whose gradients are cleared before it steps, at {one.num_seen} inspected "
+        "steps, so nothing is trained by it",
+        fix="Leave out detach() or no_grad() on the way from the weights that it should train.",
+        where=one.where,
+        numbers={"num_steps": one.num_seen, "num_weights": one.num_weights},
+        severity=Severity.WARNING,
+    )
 
 
 def _constant(one: ConstantTermSeen) -> Found | None:

@@ -15,6 +15,16 @@ def samples_not_independent(seen: Seen) -> Answer:
         return Unseen("no model that returns one row per example was kept for a replay")
     if one.why_not is not None or not one.num_examples:
         return Unseen(f"a copy of the model was not compared: {one.why_not}")
+    if one.moved <= _CHANGED < one.moved_by_place:
+        return Found(
+            evidence=f"outputs of {one.built} for an example change by {one.moved_by_place:.2g} "
+            "standard deviations with its place in the batch, even in evaluation mode (a copy, "
+            f"{one.num_examples} examples in reverse order)",
+            fix="Check for a table, such as of position encodings, that is indexed or added along "
+            "the batch dimension instead of that of the positions.",
+            where=one.where,
+            numbers={"moved": one.moved_by_place, "num_examples": one.num_examples},
+        )
     if one.moved <= _CHANGED:
         return Sound(
             f"outputs of an example change by {one.moved:.1g} standard deviations when the other "

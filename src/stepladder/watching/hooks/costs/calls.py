@@ -136,7 +136,10 @@ class CallWatch:
     def _open(self) -> None:
         self._num_steps += 1
         self._num_calls = 0
-        self._held = self._optimizers.held
+        held = self._optimizers.held
+        if held != self._held:
+            self._known.clear()  # another stage of the script may train other parts
+        self._held = held
         self._stack.clear()
         self._rows.end()
         if not self._handles:

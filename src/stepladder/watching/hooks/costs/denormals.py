@@ -15,7 +15,8 @@ from stepladder.watching.hooks.tensors import is_plain, part, tensors_in
 from stepladder.watching.seen.costs import DenormalsSeen
 from stepladder.watching.watcher import Watcher
 
-_STEPS: Final = (4, 24, 44, 400, 1500)  # from which on the next inspected step is read
+_FIRST: Final = (4, 24, 44)  # from which on the next inspected step is read
+_GROWTH: Final = 1.3  # then each time the number of steps has grown by this factor
 _MAX_TENSORS: Final = 12  # of each kind, in each of these steps
 _MIN_NUMEL: Final = 256  # smaller ones are fast anyway
 _SAMPLE: Final = 512
@@ -58,6 +59,8 @@ class DenormalWatch:
         self._handle: Any = None
         self._num_left = 0
         self._num_looks = 0
+        self._due = _FIRST[0]
+        self._computed = self._updated = DenormalsSeen()
 
     def install(self, watcher: Watcher) -> None:
         """Decide after each step whether the next one is inspected."""
@@ -69,12 +72,21 @@ class DenormalWatch:
         watcher = self._watcher
         if self._handle is not None:
             self._look_at_weights()
+            self._keep_slowest()
         self._shut()
-        is_due = self._num_looks < len(_STEPS) and watcher.step >= _STEPS[self._num_looks]
-        if is_due and watcher.is_close and not watcher.seen.is_compiled:
+        if watcher.step >= self._due and watcher.is_close and not watcher.seen.is_compiled:
             self._num_looks += 1
+            is_early = self._num_looks < len(_FIRST)
+            self._due = _FIRST[self._num_looks] if is_early else int(_GROWTH * watcher.step) + 1
             self._num_left = _MAX_TENSORS
+            self._computed = DenormalsSeen(step=watcher.step)
+            self._updated = DenormalsSeen(step=watcher.step)
             self._handle = register_module_forward_hook(self._after)
+
+    def _keep_slowest(self) -> None:
+        costs = self._watcher.seen.costs
+        costs.computed = max(costs.computed, self._computed, key=lambda seen: seen.slower)
+        costs.updated = max(costs.updated, self._updated, key=lambda seen: seen.slower)
 
     def _shut(self) -> None:
         if self._handle is not None:
@@ -91,18 +103,18 @@ class DenormalWatch:
             for value in (*tensors_in(args, 1), *tensors_in(output, 1)):
                 self._num_left -= 1
                 if self._num_left >= 0:
-                    self._note(value, self._watcher.seen.costs.computed)
+                    self._note(value, self._computed)
 
     def _look_at_weights(self) -> None:
         """Inspect gradients and the state of optimizers."""
-        costs, num = self._watcher.seen.costs, 0
+        num = 0
         for optimizer in self._optimizers.live_optimizers():
             for group in optimizer.param_groups:
                 for param in group["params"][: _MAX_TENSORS - num]:
                     num += 1
-                    self._note(param.grad, costs.updated)
+                    self._note(param.grad, self._updated)
                     for value in optimizer.state.get(param, {}).values():
-                        self._note(value, costs.updated)
+                        self._note(value, self._updated)
 
     def _note(self, value: Any, seen: DenormalsSeen) -> None:
         if not is_plain(value) or not value.is_cpu or value.dtype is not torch.float32:

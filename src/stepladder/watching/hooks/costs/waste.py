@@ -29,6 +29,7 @@ _MAX_LEVELS: Final = 1024  # distinct values of an image that was stored in whol
 _LEVEL: Final = 2.1  # levels: rounding moves a second difference by up to two
 _MAX_IMAGES: Final = 4096  # of one line that are counted
 _FEW_CHANNELS: Final = 4  # of an image
+_COUNT_EVERY: Final = 20  # inspected steps: the optimizers' weights are counted
 _MIN_AREA: Final = 2.0  # an image is enlarged if it has as many times its pixels
 
 
@@ -98,6 +99,10 @@ class WasteWatch:
     def settle(self) -> None:
         """Count the weights, those in float64, and hooks."""
         self._handles.settle()
+        self._count_weights()
+
+    def _count_weights(self) -> None:
+        """Count the weights, unless the optimizers are gone with the function that made them."""
         held = [
             p
             for o in self._optimizers.live_optimizers()
@@ -105,8 +110,9 @@ class WasteWatch:
             for p in g["params"]
             if isinstance(p, Tensor)
         ]
-        self._seen.num_floats = sum(p.numel() for p in held)
-        self._seen.num_doubles = sum(p.numel() for p in held if p.dtype is torch.float64)
+        if held:
+            self._seen.num_floats = sum(p.numel() for p in held)
+            self._seen.num_doubles = sum(p.numel() for p in held if p.dtype is torch.float64)
 
     def _look(self) -> None:
         """Read modes that are meant for debugging; wrap Pillow once the script has imported it."""
@@ -118,6 +124,8 @@ class WasteWatch:
                 watcher.patches.wrap(module.Image, name, after=self._transformed)
         if watcher.step < 3:
             return
+        if seen.num_modes % _COUNT_EVERY == 0:
+            self._count_weights()
         if len(seen.enlarged) < _MAX_LOOKS:
             self._look_at_images()
         seen.num_modes += 1

@@ -18,9 +18,11 @@ from stepladder.watching.hooks.costs.masked import masked_scores
 from stepladder.watching.hooks.costs.retained import RetainedWatch
 from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
 from stepladder.watching.hooks.losses.divergence import summed_divergence
+from stepladder.watching.hooks.losses.early_means import averaged_probability, norm_by_pixel
 from stepladder.watching.hooks.losses.losses import LossWatch
 from stepladder.watching.hooks.losses.pair_weights import pair_weights
 from stepladder.watching.hooks.losses.reductions import summed_term
+from stepladder.watching.hooks.losses.unused_terms import UnusedTermWatch
 from stepladder.watching.hooks.models.cuts import CutWatch
 from stepladder.watching.hooks.names import Names, Root
 from stepladder.watching.hooks.patches import DONE
@@ -41,6 +43,7 @@ _ALL_WEIGHTS_EVERY: Final = 50  # steps between searches for weights added to a 
 _MAX_DROPPED: Final = 500
 _MAX_MOVED: Final = 8  # weights, and values of each, that are compared for movement
 _MAX_OFFSETS: Final = 4000
+_MAX_GRADS: Final = 4096  # gradients that are compared with those of the last look
 _MIN_LEFT: Final = 2  # steps at which weights were in no optimizer
 _KEY: Final = "stepladder.watch"
 
@@ -107,11 +110,15 @@ class BackwardWatch:
         self._pending: dict[Root, tuple[int, tuple[str, ...]]] = {}
         self._unheld: tuple[int, list[Root]] | None = None
         self._retained = RetainedWatch()
+        self._unused = UnusedTermWatch(optimizers)
+        self._has_gradient_graphs = False
+        self._grads: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def install(self, watcher: Watcher) -> None:
         """Wrap backward and torch.autograd.grad."""
         self._watcher = watcher
         self._retained.install(watcher)
+        self._unused.install(watcher)
         watcher.on_close.append(self._next)
         watcher.patches.wrap(
             torch.autograd, "backward", before=self._open, after=self._close, failed=self._failed
@@ -131,6 +138,7 @@ class BackwardWatch:
         self.waiting = []
 
     def _differentiate(self, _args: Any, kwargs: dict[str, Any]) -> None:
+        self._has_gradient_graphs = self._has_gradient_graphs or bool(kwargs.get("create_graph"))
         if kwargs.get("create_graph") or kwargs.get("retain_graph"):
             for one in self.waiting:
                 one.graph = None  # used, and there may be another backward
@@ -155,6 +163,8 @@ class BackwardWatch:
             self._watcher.rest.forbid()
             return None
         watcher = self._watcher
+        if self._unused.is_due:
+            self._unused.judge()
         roots = args[0] if args else kwargs.get("tensors")
         root = roots if isinstance(roots, Tensor) else (roots[0] if roots else None)
         loss = root if isinstance(root, Tensor) and root.numel() == 1 else None
@@ -252,6 +262,8 @@ class BackwardWatch:
                     divergence=summed_divergence(node),
                     summed=summed_term(node, sizes[0] if sizes else None),
                     pair_weights=pair_weights(node),
+                    averaged=averaged_probability(node),
+                    pixel_norm=norm_by_pixel(node) if self._has_gradient_graphs else None,
                 )
             )
             self._losses.look_at_own(node)
@@ -339,7 +351,7 @@ class BackwardWatch:
             left = {
                 id(param): name
                 for name, param in module.named_parameters()
-                if param.requires_grad and param.grad is not None and id(param) not in held
+                if param.requires_grad and id(param) not in held and self._has_new_gradient(param)
             }
             root.ids |= left.keys()
             moved = self._moved([p for p in module.parameters() if id(p) in left][:_MAX_MOVED])
@@ -350,6 +362,17 @@ class BackwardWatch:
             marks, self._marks = self._marks, self._optimizers.gradient_marks()
             if marks == self._marks:  # no weight of any optimizer was learned
                 self._unheld = (self._watcher.step, list(self._learnt))
+
+    def _has_new_gradient(self, param: Any) -> bool:
+        """Return whether a gradient is not just left from an earlier stage of the script."""
+        grad = param.grad
+        if grad is None:
+            return False
+        known, version = self._grads.get(id(param)), int(grad._version)
+        is_old = known is not None and known[1] == version and known[0]() is grad
+        if len(self._grads) < _MAX_GRADS or known is not None:
+            self._grads[id(param)] = (weakref.ref(grad), version)
+        return not is_old
 
     def _confirm(self) -> None:
         step = self._watcher.step
