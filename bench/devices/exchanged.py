@@ -1,6 +1,6 @@
 """Train the demo's network over each all-reduce: how far are the losses, and how long is a step?
 
-python -m bench.devices.exchanged [--devices 4] [--steps 8] [--rounds 5] [--quick]
+python -m bench.devices.exchanged [--devices 4] [--steps 16] [--rounds 5] [--quick]
 
 All weights, in fp32, with BatchNorm synchronised, on batches of 16 photographs. Every kind trains
 in turn, and each round begins with another one; times are shown from five rounds on. Goal: without
@@ -26,7 +26,7 @@ from stepladder.parallel.collectives.algorithms import Shape, distinct
 
 DEMO: Final = Path("demo_data/store")
 NATIVE: Final = "native"
-_WARM_UP: Final = 2  # steps that are not timed
+_WARM_UP: Final = 10  # steps that are not timed; PowerSGD sends whole gradients in these
 
 
 def kinds(num: int) -> dict[str, list[str]]:
@@ -76,10 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one round; writes no results")
     options = parser.parse_args(arguments)
+    if options.steps < _WARM_UP + 3:
+        parser.error(f"--steps {options.steps}: {_WARM_UP} are not timed; use 16")
     wanted = kinds(options.devices)
     losses: dict[str, list[float]] = {}
     times: dict[str, list[float]] = {name: [] for name in wanted}

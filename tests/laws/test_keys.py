@@ -27,6 +27,7 @@ LEARNS_THE_SAME = {
     "device.count",  # the batch and its order are global
     "device.replicas",  # likewise
     "device.all_reduce",
+    "device.all_reduce_fit",
     "device.buckets",
     "device.sync_batchnorm",  # a climb measures learning on one device
     "model.fold_batchnorm",

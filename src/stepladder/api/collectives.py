@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ DEVICES: Final = 2
 ROUNDS: Final = 7
 FOLDER: Final = Path("runs/collectives")
 _MEET_S: Final = 120.0
+_COPIES: Final = 2  # of a tensor, in each process
 
 
 def bench_collectives(
@@ -52,6 +54,7 @@ def bench_collectives(
     from stepladder.reporting.pages.collectives_page import write_collectives_page
 
     place, folder = place_of(), Path(dir)
+    _make(folder)
     wanted = tuple(sorted(set(sizes))) or SIZES
     _require(devices if place is None else place.size, wanted, num_rounds)
     if place is not None and place.rank:
@@ -59,13 +62,55 @@ def bench_collectives(
         return None
     with opened_fleet(place, meet_s=_MEET_S) as fleet:
         num = devices if fleet is None else fleet.size
-        with Team(num, Member, {}, is_cuda=False, folder=folder / "logs", fleet=fleet) as team:
+        _require_memory(num, wanted)
+        with (
+            _with_other_remedy(),
+            Team(num, Member, {}, is_cuda=False, folder=folder / "logs", fleet=fleet) as team,
+        ):
             found = measure_collectives(
                 team, machine=this_machine(), sizes=wanted, num_rounds=num_rounds
             )
     write_json(folder / COLLECTIVES_FILE, to_json(found))
     write_collectives_page(folder)
     return found
+
+
+@contextmanager
+def _with_other_remedy() -> Iterator[None]:
+    """Fit the remedy of a process that ends: here, one device is no way out."""
+    from stepladder.errors import ResourceError
+
+    try:
+        yield
+    except ResourceError as error:
+        error.fix = "Use smaller --sizes, or fewer --devices."
+        raise
+
+
+def _make(folder: Path) -> None:
+    from stepladder.errors import ResourceError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(
+            f"the folder cannot be made ({error.strerror or error})",
+            where=str(folder),
+            fix="Type --run.dir FOLDER with one that you may write to.",
+        ) from error
+
+
+def _require_memory(num: int, sizes: Sequence[int]) -> None:
+    from stepladder.machine.limits import available_memory_bytes
+
+    needed, free = _COPIES * num * max(sizes), available_memory_bytes()
+    if needed > free:
+        raise UsageError(
+            f"{num} tensors of {max(sizes):,} bytes and their buffers do not fit into the memory",
+            where="--sizes",
+            why=f"They need {needed / 1e9:,.1f} GB; {free / 1e9:,.1f} GB are free.",
+            fix=f"Type --sizes {max(4, int(free / _COPIES / num / 2e6))}MB, or less.",
+        )
 
 
 def _require(num: int, sizes: Sequence[int], num_rounds: int) -> None:

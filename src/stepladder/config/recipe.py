@@ -334,11 +334,16 @@ class DeviceConfig:
     """Number of devices that one process trains on, with a copy of the model on each, as
     DataParallel does; slower than `count`, and here for comparison."""
     all_reduce: AllReduce = AllReduce.NATIVE
-    """How several devices add up gradients; auto measures the connections when the run starts."""
+    """How several devices add up gradients; auto measures the connections when the run starts, and
+    may choose another algorithm after a restart: name one for runs that are equal to the bit."""
+    all_reduce_fit: Path | None = None
+    """collectives.json of `stepladder bench-collectives` for these devices: auto reads its figures
+    instead of measuring the connections."""
     buckets: Buckets = Buckets.SIZE
     """How gradients are grouped for sending."""
     gradient_compression: GradientCompression = GradientCompression.NONE
-    """Send less than whole gradients; may change what is learnt."""
+    """Send less than whole gradients; may change what is learnt. PowerSGD keeps what it has left
+    out in memory only: a run that resumes is not equal to the bit to one without a break."""
 
     def __post_init__(self) -> None:
         is_low_rank = self.gradient_compression is GradientCompression.POWER_SGD

@@ -95,8 +95,9 @@ class Collectives:
         backend: of torch.distributed.
         hosts: name of the host of each rank.
         times: of each algorithm at each size, by size.
-        choice: the algorithms that `auto` chooses, each with the largest size in bytes for which it
-            does so, ascending; 0: for all that are larger.
+        choice: the algorithms that `auto` chose, each with the largest size in bytes for which it
+            did so, ascending; 0: for all that are larger. Chosen before the times were measured, by
+            times of its own.
         machine: what the ranks run on.
     """
 

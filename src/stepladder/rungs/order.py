@@ -15,6 +15,7 @@ from stepladder.rungs.accuracy.weight_decay import WeightDecay
 from stepladder.rungs.accuracy.whole_model import WholeModel
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.all_reduce import AllReduce
+from stepladder.rungs.devices.compressed_gradients import CompressedGradients
 from stepladder.rungs.devices.gpu import UseGpu
 from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.devices.larger_gpu import LargerGpu
@@ -67,6 +68,7 @@ RUNGS: tuple[Rung, ...] = (
     MoreGpus(),
     MoreMachines(),
     AllReduce(),
+    CompressedGradients(),
 )
 """Rungs that make training faster, and rungs that use spare time for accuracy."""
 

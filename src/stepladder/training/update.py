@@ -27,6 +27,8 @@ class Update:
             checked.
         clip_norm: maximum norm of the gradient, or None.
         master: the fp32 master copies of half weights, or None.
+        gradient_dtype: round gradients to it first, as several devices do that send them so; None:
+            leave them.
         is_masked: restore weights by a masked copy instead of reading the flag; None: on every
             device but the CPU.
     """
@@ -39,6 +41,7 @@ class Update:
         scaler: torch.amp.GradScaler | None = None,
         clip_norm: float | None = None,
         master: MasterWeights | None = None,
+        gradient_dtype: torch.dtype | None = None,
         is_masked: bool | None = None,
     ) -> None:
         self.optimizer = optimizer
@@ -46,6 +49,7 @@ class Update:
         self._take_step = step_function(optimizer)
         self._clip_norm = clip_norm
         self._master = master
+        self._gradient_dtype = gradient_dtype
         self._params: list[Tensor] = [
             param for group in optimizer.param_groups for param in group["params"]
         ]
@@ -93,6 +97,8 @@ class Update:
         if lr != self._lr:
             set_lr(self.optimizer, lr)
             self._lr = lr
+        if self._gradient_dtype is not None:
+            self._round_gradients(self._gradient_dtype)
         if self._master is not None:
             self._master.take_grads_()
         if self.scaler is not None:
@@ -109,6 +115,11 @@ class Update:
             self._master.give_weights_()
         for param in self._params:  # as zero_grad does, without its hooks
             param.grad = None
+
+    def _round_gradients(self, dtype: torch.dtype) -> None:
+        for param in self._params:
+            if param.grad is not None:
+                param.grad.copy_(param.grad.to(dtype))
 
     def _probe(self, wants_norm: bool) -> Tensor | float:
         """Return a number that is finite if the gradient is.

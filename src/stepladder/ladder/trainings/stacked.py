@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from stepladder.config.choices import Precision, ScheduleKind, Where
+from stepladder.config.choices import GradientCompression, Precision, ScheduleKind, Where
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.data.batch import Batch
 from stepladder.data.order.order import Order
@@ -355,6 +355,9 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         "fp16 scales each loss separately": recipe.device.precision not in _PRECISIONS,
         "the features are those of a sample": recipe.data.fraction < 1,
         "gradients are accumulated": recipe.batch.micro_batch_size,
+        "gradients are rounded before each step": (
+            recipe.device.gradient_compression is not GradientCompression.NONE
+        ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

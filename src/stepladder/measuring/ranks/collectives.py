@@ -18,13 +18,8 @@ from stepladder.measuring.ranks.team import Team
 from stepladder.parallel.collectives.algorithms import Shape, distinct
 from stepladder.parallel.collectives.choice import NATIVE, Choice, crossovers
 from stepladder.parallel.collectives.executor import Executor
-from stepladder.parallel.collectives.probe import (
-    MessageTimes,
-    fit_link,
-    measure_messages,
-    num_local,
-    repeats_for,
-)
+from stepladder.parallel.collectives.probe import measure_fit, repeats_for
+from stepladder.parallel.collectives.race import Race
 from stepladder.parallel.collectives.transport import GlooTransport, shared_store
 from stepladder.parallel.world import World
 from stepladder.records.collectives import Collectives, CollectiveTime, Fit
@@ -53,17 +48,11 @@ class Member:
         torch.set_num_threads(num_cores() if num_cores() * world.local_size <= _all_cores() else 1)
         self._world = world
         self._executor = Executor(GlooTransport.open(_TIMEOUT), store=shared_store())
+        self._race: Race | None = None
 
-    def hosts(self) -> tuple[int, list[str]]:
-        """Return the number of ranks on each host, 1 if that differs, and the host of each rank."""
-        world = self._world
-        return num_local(world), [world.host_names[host] for host in world.hosts]
-
-    def messages(self) -> MessageTimes:
-        """Time messages of several sizes, and choose the length of pieces by them."""
-        times = measure_messages(self._executor, self._world)
-        self._executor.use_pieces_for(fit_link(times))
-        return times
+    def hosts(self) -> list[str]:
+        """Return the host of each rank."""
+        return [self._world.host_names[host] for host in self._world.hosts]
 
     def race(
         self, *, num_bytes: int, entries: Sequence[Entry], num_local: int, num_rounds: int
@@ -85,6 +74,17 @@ class Member:
                     runs[entry]()
                 times[entry].append((time.perf_counter() - start) / repeats[entry])
         return times
+
+    def fit(self) -> Fit:
+        """Measure what `--all-reduce auto` measures when a run starts."""
+        return measure_fit(self._executor, self._world)
+
+    def choose(self, *, num_bytes: int, fit: Fit) -> str:
+        """Choose an algorithm as `--all-reduce auto` does."""
+        if self._race is None:
+            shape = Shape(num_ranks=fit.num_ranks, num_local=fit.num_local)
+            self._race = Race(Choice(fit, distinct(shape)), self._executor, self._world.steps)
+        return self._race(num_bytes).name
 
     def _repeats(self, run: Callable[[], object]) -> int:
         """Return how often to repeat an all-reduce for one time; runs it twice."""
@@ -120,19 +120,20 @@ def measure_collectives(
         sizes: of the tensors, in bytes, ascending.
         num_rounds: repetitions of each, in turn.
     """
-    (per_host, hosts), *_ = team.ask("hosts")
+    hosts, *_ = team.ask("hosts")
     with doing("timing single messages"):
-        link = fit_link(team.ask("messages")[0])
-    fit = Fit(num_ranks=len(hosts), num_local=per_host, link=link, native_sizes=(), native_s=())
-    algorithms = distinct(Shape(num_ranks=fit.num_ranks, num_local=per_host))
+        fit, *_ = team.ask("fit")
+    algorithms = distinct(Shape(num_ranks=fit.num_ranks, num_local=fit.num_local))
     choice = Choice(fit, algorithms)
+    names: list[str] = []
     found: list[CollectiveTime] = []
     for size in sizes:
+        names.append(team.ask("choose", num_bytes=size, fit=fit)[0])
         chosen = [choice.of(algorithm, size) for algorithm in algorithms]
         entries = [Entry(NATIVE), *(Entry(one.name, one.num_segments) for one in chosen)]
         predicted = [None, *(one.predicted_s for one in chosen)]
         with doing(f"timing {len(entries)} algorithms with {size:,} bytes"):
-            asked = {"num_bytes": size, "entries": entries, "num_local": per_host}
+            asked = {"num_bytes": size, "entries": entries, "num_local": fit.num_local}
             answers = team.ask("race", **asked, num_rounds=num_rounds)
         for entry, prediction, *ranks in zip(entries, predicted, *answers, strict=True):
             slowest = tuple(max(times) for times in zip(*ranks, strict=True))
@@ -146,15 +147,7 @@ def measure_collectives(
                     predicted_s=prediction,
                 )
             )
-    native = {one.num_bytes: one.median_s for one in found if one.name == NATIVE}
-    fit = Fit(
-        num_ranks=fit.num_ranks,
-        num_local=per_host,
-        link=link,
-        native_sizes=tuple(native),
-        native_s=tuple(native.values()),
-    )
-    *below, (last, _) = crossovers(Choice(fit, algorithms), sizes)
+    *below, (last, _) = crossovers(names, sizes)
     return Collectives(
         backend="gloo",
         hosts=tuple(hosts),

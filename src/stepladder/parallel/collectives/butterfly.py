@@ -13,7 +13,8 @@ def recursive_doubling(num_ranks: int) -> Schedule:
     """Return recursive doubling, in log2(p) steps: partners exchange all of the tensor.
 
     After step k, each rank has the sum of 2^(k + 1) ranks. Fewest steps of all, and the most bytes.
-    If p is no power of two, some ranks are folded into others; see `_folded`.
+    If p is no power of two, ranks beyond the largest one below p first send their tensor to another
+    rank, and get the sums at the end.
 
     Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
         Operations in MPICH", IJHPCA 19(1), section 4.1.
@@ -32,7 +33,8 @@ def halving_doubling(num_ranks: int) -> Schedule:
     Reduce-scatter: partners 1, 2, 4, ... ranks apart exchange halves of what they still add up,
     each half as long as the one before. All-gather: the same steps in reverse, with the sums. Each
     rank sends 2 (p - 1) / p of the tensor, as in a ring, but in fewer steps. If p is no power of
-    two, some ranks are folded into others; see `_folded`.
+    two, ranks beyond the largest one below p first send their tensor to another rank, and get the
+    sums at the end.
 
     Source: Rabenseifner 2004, "Optimization of Collective Reduction Operations", ICCS; Goyal et al.
         2017, "Accurate, Large Minibatch SGD", section 4, arXiv:1706.02677.

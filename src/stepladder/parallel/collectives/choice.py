@@ -63,12 +63,16 @@ class Choice:
     def __call__(self, num_bytes: int) -> Chosen:
         """Return the fastest of all."""
         if num_bytes not in self._chosen:
-            options = [self.of(algorithm, num_bytes) for algorithm in self.algorithms]
-            if self.has_native:
-                seconds = native_s(self.fit, num_bytes)
-                options.append(Chosen(name=NATIVE, schedule=None, predicted_s=seconds))
-            self._chosen[num_bytes] = min(options, key=lambda one: one.predicted_s)
+            self._chosen[num_bytes] = self.fastest(num_bytes, 1)[0]
         return self._chosen[num_bytes]
+
+    def fastest(self, num_bytes: int, most: int) -> list[Chosen]:
+        """Return the fastest algorithms, in order."""
+        options = [self.of(algorithm, num_bytes) for algorithm in self.algorithms]
+        if self.has_native:
+            seconds = native_s(self.fit, num_bytes)
+            options.append(Chosen(name=NATIVE, schedule=None, predicted_s=seconds))
+        return sorted(options, key=lambda one: one.predicted_s)[:most]
 
     def of(self, algorithm: Algorithm, num_bytes: int) -> Chosen:
         """Return the fastest schedule of one algorithm: trees may send segments."""
@@ -99,15 +103,15 @@ class Choice:
         return self._schedules[key]
 
 
-def crossovers(choice: Choice, sizes: Sequence[int]) -> list[tuple[str, int]]:
+def crossovers(names: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, int]]:
     """Return the names of the fastest, each with the largest of the sizes for which it is so.
 
     Args:
+        names: of the fastest at each size.
         sizes: in bytes, ascending.
     """
     found: list[tuple[str, int]] = []
-    for size in sizes:
-        name = choice(size).name
+    for name, size in zip(names, sizes, strict=True):
         if found and found[-1][0] == name:
             found[-1] = (name, size)
         else:

@@ -21,9 +21,12 @@ from stepladder.parallel.collectives.choice import Choice
 from stepladder.parallel.collectives.executor import Executor
 from stepladder.parallel.collectives.gradient_sum import Choose, GradientSum
 from stepladder.parallel.collectives.probe import measure_fit, num_local
+from stepladder.parallel.collectives.race import Race
 from stepladder.parallel.collectives.schedule import Schedule
 from stepladder.parallel.collectives.transport import GlooTransport
 from stepladder.parallel.world import World
+from stepladder.records.collectives import Collectives, Fit
+from stepladder.records.from_json import read_record
 
 _FOREVER: Final = timedelta(days=7)  # a rank that does not answer is found by its heartbeat
 _ONE_BUCKET_MB: Final = 1e6
@@ -65,7 +68,7 @@ class Exchange:
         if compression is GradientCompression.POWER_SGD:
             _register_power_sgd(ddp)
             return
-        dtype = _DTYPES.get(compression)
+        dtype = sent_dtype(self.config)
         if self.is_cuda:
             if dtype is not None:
                 _register_half(ddp, dtype)
@@ -74,21 +77,42 @@ class Exchange:
             return
         executor = Executor(GlooTransport.open(_FOREVER))
         group = dist.new_group(backend="gloo", timeout=_FOREVER)
-        sums = GradientSum(executor, self._choose(executor), group=group, dtype=dtype)
+        sums = GradientSum(executor, self._choose(executor, group), group=group, dtype=dtype)
         # without types, as DDP compares them with its own
         ddp.register_comm_hook(None, lambda state, bucket: sums.begin(bucket.buffer()))  # noqa: ARG005
 
-    def _choose(self, executor: Executor) -> Choose:
-        """Return what chooses the schedule for a bucket."""
+    def _choose(self, executor: Executor, group: Any) -> Choose:
+        """Return what chooses the schedule for a bucket.
+
+        Raises:
+            UsageError: if a saved fit is not of as many ranks.
+        """
         name = self.config.all_reduce
         if name is AllReduce.NATIVE:
             return lambda _: None
         if name is AllReduce.AUTO:
-            with doing("measuring the connections between the devices"):
-                choice = Choice(measure_fit(executor, self.world))
-            return lambda num_bytes: choice(num_bytes).schedule
+            race = Race(Choice(self._fit(executor)), executor, group)
+            return lambda num_bytes: race(num_bytes).schedule
         algorithm = next(one for one in ALGORITHMS if one.name == name)
         return _Fixed(algorithm, self.world.size, num_local(self.world))
+
+    def _fit(self, executor: Executor) -> Fit:
+        """Return what messages cost: from a file, or measured now."""
+        file = self.config.all_reduce_fit
+        if file is None:
+            with doing("measuring the connections between the devices"):
+                return measure_fit(executor, self.world)
+        fit = read_record(Collectives, file).fit
+        if (fit.num_ranks, fit.num_local) != (self.world.size, num_local(self.world)):
+            raise UsageError(
+                f"{file} has the figures of {fit.num_ranks} devices, {fit.num_local} on each host",
+                where="device.all_reduce_fit",
+                why=f"This run has {self.world.size}, {num_local(self.world)} on each host.",
+                fix=f"Type stepladder bench-collectives --devices {self.world.size}, or leave the "
+                "option out.",
+            )
+        executor.use_pieces_for(fit.link)
+        return fit
 
 
 @dataclass(frozen=True)
@@ -110,6 +134,11 @@ class _Fixed:
 def _schedule(algorithm: Algorithm, num_ranks: int, num_local: int, num_segments: int) -> Schedule:
     shape = Shape(num_ranks=num_ranks, num_local=num_local, num_segments=num_segments)
     return algorithm.schedule(shape)
+
+
+def sent_dtype(config: DeviceConfig) -> torch.dtype | None:
+    """Return the type to which gradients are rounded before they are sent; None: their own."""
+    return _DTYPES.get(config.gradient_compression)
 
 
 def exchange_of(config: DeviceConfig, world: World, *, is_cuda: bool) -> Exchange | None:
@@ -166,7 +195,8 @@ def _register_power_sgd(ddp: DistributedDataParallel) -> None:
             fix="Use --device.gradient-compression bf16.",
         )
     state = powerSGD_hook.PowerSGDState(
-        process_group=None,
+        # DDP's own sends, such as the map of unused weights, would meet its sums in one group
+        process_group=dist.new_group(timeout=_FOREVER),
         matrix_approximation_rank=1,
         start_powerSGD_iter=_LOW_RANK_FROM,
         min_compression_rate=_MIN_RATE,

@@ -16,6 +16,8 @@ _RIGHT: Final = 20
 _BOTTOM: Final = 34
 _LABEL: Final = 13  # from the start of an arrow to the middle of its numbers
 _PAD: Final = 9  # between an arrow and the lines of its step
+_KEY: Final = "solid: added up; dashed: copied; numbers: parts of the tensor"
+_LETTER: Final = 6  # pixels of a letter, at most on average
 _COLORS: Final = (
     *("#1f6fb2", "#c4561e", "#2a8a57", "#8a4fae"),
     *("#b8860b", "#c23b6b", "#3a8f9e", "#6b6b6b"),
@@ -36,7 +38,8 @@ def schedule_svg(schedule: Schedule) -> str:
     The color is that of the first chunk; the numbers are those of the chunks. A solid arrow is
     added up, a dashed one replaces what the receiver has.
     """
-    width = _LEFT + _STEP * schedule.num_steps + _RIGHT
+    end = _LEFT + _STEP * schedule.num_steps  # of the lanes
+    width = max(end, _LEFT + _LETTER * len(_KEY)) + _RIGHT
     height = _TOP + _LANE * (schedule.num_ranks - 1) + _BOTTOM
     title = f"{schedule.name} of {schedule.num_ranks} ranks"
     parts = [
@@ -53,11 +56,10 @@ def schedule_svg(schedule: Schedule) -> str:
             parts.append(_text("step", middle, _TOP - 20, f"step {step + 1}", "middle"))
     for rank in range(schedule.num_ranks):
         y = _TOP + _LANE * rank
-        parts.append(_line("lane", (_LEFT, y), (width - _RIGHT, y)))
+        parts.append(_line("lane", (_LEFT, y), (end, y)))
         parts.append(_text("rank", _LEFT - 10, y + 4, f"rank {rank}", "end"))
     parts += [_arrow(message, schedule.num_chunks) for message in schedule.messages]
-    key = "solid: added up; dashed: copied; numbers: parts of the tensor"
-    parts.append(_text("step", _LEFT, height - 8, key, "start"))
+    parts.append(_text("step", _LEFT, height - 8, _KEY, "start"))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

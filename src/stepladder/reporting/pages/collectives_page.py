@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from stepladder.parallel.collectives.algorithms import ALGORITHMS
+from stepladder.parallel.collectives.choice import crossovers
 from stepladder.records.collectives import COLLECTIVES_FILE, Collectives, CollectiveTime
 from stepladder.records.from_json import read_record
 from stepladder.reporting.charts.curves import Figure
@@ -19,6 +21,7 @@ COLLECTIVES_PAGE: Final = "collectives.html"
 _NATIVE: Final = "native"
 _MAX_LINES: Final = 9  # as many as there are colors
 _KB: Final = 1000
+_BOUND: Final = "the bound is 2 (p - 1) / p of the bytes at the speed of an exchange"
 
 
 def collectives_text(found: Collectives) -> str:
@@ -27,13 +30,15 @@ def collectives_text(found: Collectives) -> str:
     rows = [["", *(size_words(size) for size in sizes)]]
     for name in found.names:
         rows.append([name, *(_cell(found.at(name, size)) for size in sizes)])
+    rows.append(["bound", *(f"{_bound_s(found, size) * 1e3:.3g} ms" for size in sizes)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
         for row in rows
     ]
-    lines = [title(found), "", *table, "measured / predicted; native is torch's own all-reduce", ""]
-    lines += [fit_words(found), f"auto: {choice_words(found)}"]
+    note = f"measured / predicted; native is torch's own all-reduce; {_BOUND}"
+    lines = [title(found), "", *table, note, ""]
+    lines += [fit_words(found), f"fastest: {fastest_words(found)}", f"auto: {choice_words(found)}"]
     return clean("\n".join(lines)) + "\n"
 
 
@@ -51,7 +56,7 @@ def write_collectives_page(folder: Path) -> Path:
 def render_collectives(found: Collectives) -> str:
     """Return the page as HTML."""
     sizes = found.sizes
-    best = {size: min(_at(found, size), key=lambda one: one.median_s).name for size in sizes}
+    best = {size: _best(found, size).name for size in sizes}
     gain, size = max((_gain(found, size), size) for size in sizes)
     fastest = best[size]
     return template("collectives.html").render(
@@ -60,6 +65,9 @@ def render_collectives(found: Collectives) -> str:
         fastest=fastest,
         size=size_words(size),
         choice=choice_words(found),
+        fastest_by_size=fastest_words(found),
+        bounds=[f"{_bound_s(found, size) * 1e3:.3g} ms" for size in sizes],
+        formulas={one.name: one.time for one in ALGORITHMS},
         fit=fit_words(found),
         machine=found.machine,
         figures=[
@@ -102,12 +110,21 @@ def fit_words(found: Collectives) -> str:
     )
 
 
+def fastest_words(found: Collectives) -> str:
+    """Return which algorithm was the fastest up to which size, in one line."""
+    names = [_best(found, size).name for size in found.sizes]
+    *below, (last, _) = crossovers(names, found.sizes)
+    return _range_words((*below, (last, 0)))
+
+
 def choice_words(found: Collectives) -> str:
     """Return which algorithm `auto` uses up to which size, in one line."""
-    parts = [
-        f"{name} {f'up to {size_words(size)}' if size else 'above'}" for name, size in found.choice
-    ]
-    return ", ".join(parts) if len(parts) > 1 else f"{found.choice[0][0]} at every size"
+    return _range_words(found.choice)
+
+
+def _range_words(ranges: Sequence[tuple[str, int]]) -> str:
+    parts = [f"{name} {f'up to {size_words(size)}' if size else 'above'}" for name, size in ranges]
+    return ", ".join(parts) if len(parts) > 1 else f"{ranges[0][0]} at every size"
 
 
 def size_words(num_bytes: int) -> str:
@@ -119,6 +136,19 @@ def size_words(num_bytes: int) -> str:
 
 def _at(found: Collectives, num_bytes: int) -> list[CollectiveTime]:
     return [one for one in found.times if one.num_bytes == num_bytes]
+
+
+def _best(found: Collectives, num_bytes: int) -> CollectiveTime:
+    return min(_at(found, num_bytes), key=lambda one: one.median_s)
+
+
+def _bound_s(found: Collectives, num_bytes: int) -> float:
+    """Return the least seconds in which each rank can send what it has to, 2 (p - 1) / p · n / B.
+
+    Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms", JPDC 69(2).
+    """
+    num = found.fit.num_ranks
+    return 2 * (num - 1) / num * num_bytes * found.fit.link.exchange_beta_s
 
 
 def _gain(found: Collectives, num_bytes: int) -> float:

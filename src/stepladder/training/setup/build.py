@@ -36,7 +36,7 @@ from stepladder.models.freezing import set_training
 from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
 from stepladder.parallel.batchnorm import sync_batchnorm
-from stepladder.parallel.collectives.exchange import exchange_of
+from stepladder.parallel.collectives.exchange import exchange_of, sent_dtype
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.blame import exits_told, method_place
 from stepladder.task.contract import Task
@@ -432,6 +432,7 @@ def make_stage_parts(
         scaler=torch.amp.GradScaler(device.type) if has_half else None,
         clip_norm=recipe.optimizer.clip_norm,
         master=master,
+        gradient_dtype=sent_dtype(recipe.device) if world.is_alone else None,
     )
     step = Step(
         task=task,

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from stepladder.config.choices import AllReduce as Choices
-from stepladder.config.choices import GradientCompression
+from stepladder.config.choices import GradientCompression, Precision
 from stepladder.config.recipe import DeviceConfig, Recipe
 from stepladder.records.collectives import Fit, Link
 from stepladder.records.profile import Devices, Profile
 from stepladder.rungs.devices.all_reduce import AllReduce
+from stepladder.rungs.devices.compressed_gradients import CompressedGradients
 
 LINK = Link.plain(alpha_s=1e-3, beta_s=1e-8)
 FIT = Fit(num_ranks=2, num_local=2, link=LINK, native_sizes=(1000, 10**7), native_s=(0.2, 0.3))
@@ -72,3 +73,45 @@ def test_it_is_refused_where_torch_is_the_fastest(profile: Profile) -> None:
     on_gpus = AllReduce().why_not(replace(profile, device="cuda"), RECIPE)
     assert on_gpus == "on GPUs, NCCL chooses an algorithm by size itself"
     assert AllReduce().why_not(profile, RECIPE) is None
+
+
+def test_half_of_the_bytes_are_sent_and_rounding_costs_three_passes(profile: Profile) -> None:
+    """0.2 s + 10 MB at 100 MB/s are 0.3 s, 5 MB 0.25 s; 30 MB at 10 GB/s are read and written."""
+    profile = replace(profile, bandwidth_bytes_per_s=1e10)
+    found = CompressedGradients().predict(profile, RECIPE)
+    assert found.inputs["exchange_s"] == pytest.approx(0.3)
+    assert found.inputs["half_exchange_s"] == pytest.approx(0.25)
+    assert found.time is not None
+    assert found.time.step_s == pytest.approx(profile.time.step_s - (0.05 - 3e-3))
+    changed = CompressedGradients().apply(profile, RECIPE)
+    assert changed.device.gradient_compression is GradientCompression.BF16
+    assert CompressedGradients().why_not(profile, changed) == "already on"
+
+
+def test_an_algorithm_that_is_chosen_by_size_is_predicted_from_its_messages(
+    profile: Profile,
+) -> None:
+    recipe = replace(RECIPE, device=replace(RECIPE.device, all_reduce=Choices.AUTO))
+    found = CompressedGradients().predict(profile, recipe)
+    assert found.inputs["half_exchange_s"] == pytest.approx(1e-3 + NUM_BYTES / 2 * 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"count": 1}, "one device sends no gradients"),
+        ({"count": 4}, "not measured"),
+        ({"precision": Precision.FP16_MASTER}, "the gradients have 16 bits already"),
+    ],
+)
+def test_compression_is_refused_with_a_reason(
+    change: dict[str, object], why: str, profile: Profile
+) -> None:
+    recipe = replace(RECIPE, device=replace(RECIPE.device, **change))
+    assert (CompressedGradients().why_not(profile, recipe) or "").startswith(why)
+
+
+def test_compression_is_refused_where_sending_is_free(profile: Profile) -> None:
+    quick = replace(profile, devices=replace(TWO, exchange_byte_s=1e-12))
+    refused = CompressedGradients().why_not(quick, RECIPE)
+    assert refused == "rounding the gradients takes longer than sending the other half of them"
