@@ -36,20 +36,30 @@ who sends which part of the tensor to whom in which step, and one executor carri
 
 ```bash
 stepladder train job.yaml --devices 4 --all-reduce ring     # a whole training over one of them
-stepladder train job.yaml --devices 4 --all-reduce auto     # the fastest for each size
+stepladder train job.yaml --devices 4 --all-reduce auto     # by the size of what is sent
 stepladder bench-collectives --devices 4                    # time all of them on your devices
 ```
 
-`native`, the default, is PyTorch's own. `--buckets layer` sends each weight on its own, as programs
-with MPI did, instead of DistributedDataParallel's buckets of 25 MiB, and
-`--device.gradient-compression` sends bf16, fp16 or PowerSGD's matrices of rank 1. A climb tries
-`auto` as the rung `all_reduce`, once it trains on several devices. All of this is for CPUs, over
-gloo; on GPUs, NCCL chooses an algorithm itself.
+`native`, the default, is PyTorch's own. `auto` measures what messages cost when a run starts, or
+reads it from the collectives.json of `bench-collectives` (`--device.all-reduce-fit FILE`). For each
+size it then times the algorithms that should take the least, three at most, and keeps the fastest.
+After a restart it may keep another one, and sums differ in the last bit: name an algorithm if runs
+have to be equal to the bit.
+
+`--buckets layer` sends each weight on its own, as programs with MPI did, instead of
+DistributedDataParallel's buckets of 25 MiB; the first step still sends all of them at once.
+`--device.gradient-compression` sends bf16, fp16 or PowerSGD's matrices of rank 1. PowerSGD adds
+what it has left out to the next step, and keeps that in memory only: a run that resumes begins
+without it. On one device, bf16 and fp16 round gradients as they would be sent, so that a climb can
+compare what is learnt. A climb tries `auto` and bf16 as the rungs `all_reduce` and `compressed_gradients`,
+once it trains on several devices. Other algorithms than PyTorch's own are for CPUs, over gloo; on
+GPUs, NCCL chooses one itself.
 
 In the formulas, p is the number of ranks, n the bytes of the tensor, L = log2(p), α the time of a
 message, β that of a byte, and γ that of adding up a byte. No algorithm needs less than
-2 (p − 1) / p · n β. In the pictures, a solid arrow is added to what the receiver has, and a dashed
-one replaces it; the numbers and colors are the parts of the tensor.
+2 (p − 1) / p · n β. `bench/results/collectives.md` shows predicted beside measured times. In the
+pictures, a solid arrow is added to what the receiver has, and a dashed one replaces it; the numbers
+and colors are the parts of the tensor.
 """
 
 

@@ -21,6 +21,7 @@ COLLECTIVES_PAGE: Final = "collectives.html"
 _NATIVE: Final = "native"
 _MAX_LINES: Final = 9  # as many as there are colors
 _KB: Final = 1000
+_UNIT: Final = " ms"
 _BOUND: Final = "the bound is 2 (p - 1) / p of the bytes at the speed of an exchange"
 
 
@@ -66,8 +67,8 @@ def render_collectives(found: Collectives) -> str:
         size=size_words(size),
         choice=choice_words(found),
         fastest_by_size=fastest_words(found),
-        bounds=[f"{_bound_s(found, size) * 1e3:.3g} ms" for size in sizes],
-        formulas={one.name: one.time for one in ALGORITHMS},
+        bounds=[f"{_bound_s(found, size) * 1e3:.3g}" for size in sizes],
+        formulas=[(one.name, one.time) for one in ALGORITHMS if one.name in found.names],
         fit=fit_words(found),
         machine=found.machine,
         figures=[
@@ -86,7 +87,10 @@ def render_collectives(found: Collectives) -> str:
         rows=[
             (
                 name,
-                [(_cell(found.at(name, size)), best[size] == name) for size in sizes],
+                [
+                    (_cell(found.at(name, size)).removesuffix(_UNIT), best[size] == name)
+                    for size in sizes
+                ],
             )
             for name in found.names
         ],

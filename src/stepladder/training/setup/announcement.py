@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from stepladder.config.choices import Precision, ScheduleKind, TrainMode
+from stepladder.config.choices import GradientCompression, Precision, ScheduleKind, TrainMode
 from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
 from stepladder.optim.schedule import horizon_steps
 from stepladder.optim.table import spec_of
 from stepladder.task.load import BUILT_IN
@@ -107,6 +108,7 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
             f"weights to each at every step; --devices {num} gives the same and is faster, with a "
             "process for each"
         )
+    found += _of_power_sgd(recipe)
     if recipe.batch.global_batch_size > run.num_train:
         found.append(
             f"a batch has {recipe.batch.global_batch_size} examples, but there are only "
@@ -143,6 +145,17 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
         fingerprint=sources.train.fingerprint,
     )
     return found
+
+
+def _of_power_sgd(recipe: Recipe) -> list[str]:
+    if recipe.device.gradient_compression is not GradientCompression.POWER_SGD:
+        return []
+    if recipe.device.count == 1:
+        return ["PowerSGD has no effect on one device"]
+    return [
+        "PowerSGD keeps what it has not sent in memory only: if this run resumes, its weights will "
+        "differ from those of a run without a break"
+    ]
 
 
 def _trains_batchnorm(model: nn.Module) -> bool:
