@@ -51,9 +51,9 @@ DistributedDataParallel's buckets of 25 MiB; the first step still sends all of t
 `--device.gradient-compression` sends bf16, fp16 or PowerSGD's matrices of rank 1. PowerSGD adds
 what it has left out to the next step, and keeps that in memory only: a run that resumes begins
 without it. On one device, bf16 and fp16 round gradients as they would be sent, so that a climb can
-compare what is learnt. A climb tries `auto` and bf16 as the rungs `all_reduce` and `compressed_gradients`,
-once it trains on several devices. Other algorithms than PyTorch's own are for CPUs, over gloo; on
-GPUs, NCCL chooses one itself.
+compare what is learnt. A climb tries `auto` and bf16 as the rungs `all_reduce` and
+`compressed_gradients`, once it trains on several devices. Other
+algorithms than PyTorch's own are for CPUs, over gloo; on GPUs, NCCL chooses one itself.
 
 In the formulas, p is the number of ranks, n the bytes of the tensor, L = log2(p), α the time of a
 message, β that of a byte, and γ that of adding up a byte. No algorithm needs less than

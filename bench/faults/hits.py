@@ -54,6 +54,7 @@ REPORTED = (
     "reported_5",
     "reported_6",
     "reported_7",
+    "reported_8",
 )  # from bench/watch/reported.py
 LOOKS = ("stepladder", "loss")
 

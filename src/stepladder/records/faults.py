@@ -99,6 +99,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("pretrained_not_loaded", "pretrained weights were requested but not loaded", _BOTH),
     _fault("uninitialised_module_state", "a layer's state is used before it is set", _CHECK),
+    _fault(
+        "positions_without_effect",
+        "a model has a table of positions, but gives the same output for inputs in reverse order",
+        _WATCH,
+    ),
+    _fault("one_layer_for_many", "a multiplied list has one layer several times", _WATCH),
+    _fault("line_without_effect", "a changed copy is thrown away, or a method not called", _WATCH),
+    _fault("normalised_in_part", "only the mean is divided by the standard deviation", _WATCH),
     # the loss
     _fault("softmax_before_loss", "softmax or sigmoid before a loss that applies it itself", _BOTH),
     _fault("nll_without_log_softmax", "negative log-likelihood of raw scores", _BOTH),

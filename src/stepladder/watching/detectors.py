@@ -19,7 +19,13 @@ from stepladder.watching.faults.inputs import (
     unread,
 )
 from stepladder.watching.faults.losses import bootstraps, kinds, loss, loss_weights, metrics, terms
-from stepladder.watching.faults.models import independence, reshapes, weights, without_gradient
+from stepladder.watching.faults.models import (
+    independence,
+    reshapes,
+    slips,
+    weights,
+    without_gradient,
+)
 from stepladder.watching.faults.steps import (
     clipping,
     learning,
@@ -48,6 +54,8 @@ _TRANSFER = 'Chollet 2020, Keras guide "Transfer learning & fine-tuning": BatchN
 _KING = "King & Zeng 2001, Logistic Regression in Rare Events Data (section 4)"
 _SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SHIFT = "Breck et al. 2019, Data Validation for Machine Learning (section 3.2)"
+_ATTENTION = "Vaswani et al. 2017, arXiv:1706.03762 (section 3.5)"
+_PYTHON = 'Python documentation, "Expressions" and "Common Sequence Operations"'
 _SAVING = 'PyTorch, "Saving and Loading Models"'
 
 DETECTORS: Final[tuple[Detector, ...]] = (
@@ -96,6 +104,12 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("batch_norm_stale", _ERROR, _SWA, validation.batch_norm_stale),
     Detector("frozen_batch_norm_moves", _WARNING, _TRANSFER, weights.frozen_batch_norm_moves),
     Detector("pretrained_not_loaded", _ERROR, _SAVING, weights.pretrained_not_loaded),
+    Detector(
+        "positions_without_effect", _WARNING, _ATTENTION, independence.positions_without_effect
+    ),
+    Detector("one_layer_for_many", _WARNING, _PYTHON, slips.one_layer_for_many),
+    Detector("line_without_effect", _WARNING, _TORCH, slips.line_without_effect),
+    Detector("normalised_in_part", _WARNING, _PYTHON, slips.normalised_in_part),
     Detector("softmax_before_loss", _ERROR, _TORCH, loss.softmax_before_loss),
     Detector("nll_without_log_softmax", _WARNING, _TORCH, loss.nll_without_log_softmax),
     Detector("softmax_wrong_dim", _WARNING, _TORCH, loss.softmax_wrong_dim),

@@ -24,13 +24,13 @@ class Reader(nn.Module):
         self.words = nn.Embedding(WORDS, WIDTH)
         place = torch.arange(100)[:, None] / 100 ** (torch.arange(0, WIDTH, 2) / WIDTH)
         table = torch.stack([place.sin(), place.cos()], dim=2).flatten(1)
-        self.register_buffer("table", table[:, None])
+        self.register_buffer("positions", table[:, None])
         self.layer = nn.TransformerEncoderLayer(WIDTH, 4, 64, dropout=0.0, batch_first=True)
         self.head = nn.Linear(WIDTH, 2)
 
     def forward(self, ids):
         x = self.words(ids)
-        x = x + self.table[: x.size(1)].transpose(0, 1)
+        x = x + self.positions[: x.size(1)].transpose(0, 1)
         return self.head(self.layer(x).mean(1))
 
 

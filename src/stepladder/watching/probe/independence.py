@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ _MAX_LAYERS: Final = 2000
 _SEQUENTIAL: Final = (nn.RNNBase, nn.MultiheadAttention)
 _MAX_TRIED: Final = 20  # losses whose shapes are compared
 _ROUNDING: Final = 1e-4  # of the spread of the outputs
+_POSITIONS: Final = re.compile(
+    r"(^|[._])(pe|pos|position\w*|pos_\w+|\w*_pos|\w*positional\w*)($|[._])"
+)
 _OTHER_ROWS: Final = "the model does not return one row per example"
 _MIN_LENGTH: Final = 6  # of a sequence; fewer may be parts of one step in time, such as voices
 
@@ -196,21 +200,56 @@ def _compare(kept: _Kept, seen: IndependenceSeen, draw_again: Any) -> None:
         seen.why_not = "a forward pass takes more than a second"
         return
     others = [output_of(change) for change in (Tensor.clone, later, earlier)]
-    outputs = [one for one in others if one is not None and first is not None]
-    is_whole = first is not None and [one.shape for one in outputs] == 3 * [first.shape]
-    if first is None or not is_whole:
-        seen.why_not = _OTHER_ROWS
-    elif kept.length is not None and (kept.num, kept.length) not in received:
+    outputs = [one for one in others if one is not None]
+    if kept.length is not None and (kept.num, kept.length) not in received:
         seen.why_not = "the first dimension may be time"
     else:
         seen.why_not = _why_not(first, outputs, kept.num)
     if first is not None and seen.why_not is None:
         _note_changes(seen, first, outputs, output_of)
         _note_layers(seen, list(model.modules())[:_MAX_LAYERS])
+        _note_order(seen, model, kept, output_of, first)
 
 
-def _why_not(first: Tensor, outputs: list[Tensor], num: int) -> str | None:
+def _note_order(
+    seen: IndependenceSeen, model: nn.Module, kept: _Kept, output_of: Any, first: Tensor
+) -> None:
+    """Reverse sequences, if the model has a table of positions and attention."""
+    seen.table = _table_of(model)
+    if seen.table is not None and seen.moved <= _ROUNDING:
+        seen.moved_by_order = _moved_by_order(output_of, first, kept)
+
+
+def _table_of(model: nn.Module) -> str | None:
+    """Return the name of a table of positions in a model with attention."""
+    if not any("attention" in type(one).__name__.lower() for one in model.modules()):
+        return None
+    named = (*model.named_buffers(), *model.named_parameters())
+    return next((name for name, one in named if one.dim() > 1 and _POSITIONS.search(name)), None)
+
+
+def _moved_by_order(output_of: Any, first: Tensor, kept: _Kept) -> float | None:
+    """Return the largest change of an output, in standard deviations, in reversed sequences."""
+    rows = [one for one in tensors_in((kept.args, kept.kwargs), 3) if one.dim()]
+    lengths = {one.shape[1] if one.dim() > 1 else 0 for one in rows}
+    if len(lengths) != 1 or min(lengths) < _MIN_LENGTH or first.dim() != 2:
+        return None  # an output by position, or none to reverse
+
+    def reverse(tensor: Tensor) -> Tensor:
+        return tensor.flip(1) if tensor.dim() > 1 else tensor.clone()
+
+    again, other = output_of(Tensor.clone, is_repeated=False), output_of(reverse)
+    is_whole = again is not None and other is not None and other.shape == first.shape
+    if not is_whole or not torch.equal(again, first):
+        return None
+    spread = float(first.float().std()) or 1.0
+    return float((other - first).float().abs().max()) / spread
+
+
+def _why_not(first: Tensor | None, outputs: list[Tensor], num: int) -> str | None:
     """Return why outputs cannot be compared, or None."""
+    if first is None or [one.shape for one in outputs] != 3 * [first.shape]:
+        return _OTHER_ROWS
     if not _is_per_example(first, num):
         return _OTHER_ROWS
     if not torch.equal(first, outputs[0]):

@@ -24,6 +24,7 @@ _DISCOUNTS: Final = (0.8, 1.0)  # as a number
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MIN_PARTS: Final = 4  # of a transition
 _MAX_DEPTH: Final = 6
+_PARTS_OF_TARGET: Final = 3
 _Given = list[tuple[str, ast.expr]]
 
 
@@ -54,6 +55,39 @@ def ignored_ends(tree: ast.Module, lines: Sequence[int]) -> list[IgnoredEnd]:
     called = {name for scope in around for node in _nodes(scope) for name in _called(node)}
     scopes = list(dict.fromkeys([*around, *(one for one in functions if one.name in called)]))
     return [found for scope in scopes if (found := _ignored_in(scope)) is not None]
+
+
+def is_undiscounted(node: ast.BinOp) -> bool:
+    """Return whether it is `reward + discount * mask + next_value`, as if with parentheses.
+
+    The value of the next state is then neither discounted nor left out at the end of an episode.
+    """
+    terms = _addends(node)
+    names = [{_name(one) for one in ast.walk(term)} - {""} for term in terms]
+    is_next = [any(map(_NEXT.fullmatch, found)) for found in names]
+    if len(terms) != _PARTS_OF_TARGET or sum(is_next) != 1:
+        return False
+    has_reward = any(_REWARD.fullmatch(_name(_unwrapped(term))) for term in terms)
+    products = [
+        (term, found)
+        for term, found, is_value in zip(terms, names, is_next, strict=True)
+        if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult) and not is_value
+    ]
+    value = terms[is_next.index(True)]
+    return (
+        has_reward
+        and not isinstance(value, ast.BinOp)
+        and any(
+            any(map(_DISCOUNT.fullmatch, found)) and any(map(_OTHER_END.fullmatch, found))
+            for _, found in products
+        )
+    )
+
+
+def _addends(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [*_addends(node.left), *_addends(node.right)]
+    return [node]
 
 
 def _called(node: ast.AST) -> Iterator[str]:

@@ -70,6 +70,10 @@ class OwnCode:
         """Return the name under which a file is shown."""
         return self._name(filename) or Path(filename).name
 
+    def files(self) -> list[tuple[str, str]]:
+        """Return the script's files whose code was seen to run, and how they are shown."""
+        return [(file, shown) for file, shown in self._known.items() if shown is not None]
+
     def innermost(self, frames: Sequence[tuple[str, int]]) -> str | None:
         """Return the innermost of these lines, (file, line), that is the script's."""
         for file, line in reversed(frames):

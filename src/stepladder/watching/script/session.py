@@ -316,10 +316,11 @@ def _of_source_and_shapes() -> tuple[Part, ...]:
     """Return the parts that read targets, counters and options in the source, and first shapes."""
     from stepladder.watching.hooks.losses.bootstraps import BootstrapWatch
     from stepladder.watching.hooks.models.reshapes import ReshapeWatch
+    from stepladder.watching.hooks.models.slips import SlipWatch
     from stepladder.watching.hooks.steps.options import OptionWatch
     from stepladder.watching.hooks.steps.patience import PatienceWatch
 
-    return BootstrapWatch(), PatienceWatch(), ReshapeWatch(), OptionWatch()
+    return BootstrapWatch(), PatienceWatch(), ReshapeWatch(), OptionWatch(), SlipWatch()
 
 
 def _of_examples() -> list[Part]:

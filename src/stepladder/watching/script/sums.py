@@ -119,7 +119,10 @@ class _Reader:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         operation = node.op if isinstance(node, ast.AugAssign) else None
         value = node.value
-        for one in targets:
+        for target in targets:
+            one = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+            if one is not target and not isinstance(value, ast.Call):
+                continue  # of what a function returns, the first is the loss
             name = one.id if isinstance(one, ast.Name) else getattr(one, "attr", "")
             if value is None or not name or isinstance(operation, _OTHER):
                 continue

@@ -30,6 +30,7 @@ class PairsSeen:
         num_distinct: distinct rows.
         num_values: distinct targets.
         told, columns: what the first of such columns say about the target; None if none does.
+        is_last: the rows are the last positions of sequences.
     """
 
     where: str | None
@@ -39,6 +40,7 @@ class PairsSeen:
     num_values: int = 0
     told: Told | None = None
     columns: tuple[int, ...] = ()
+    is_last: bool = False
 
 
 @dataclass(kw_only=True)
@@ -80,6 +82,9 @@ class IndependenceSeen:
         moved: the largest change of an output of the other half, in standard deviations.
         moved_by_place: that of the outputs of a batch in reverse order; 0 if the model draws
             random numbers.
+        table: the name of a table of positions, if the model has one and attention.
+        moved_by_order: the largest change of an output if the positions of all inputs are reversed,
+            in standard deviations; None if that was not tried.
         why_not: why that is unknown.
         num_without_statistics: its BatchNorm layers without running statistics.
         batch_second: a layer of it whose second dimension is the batch; None if it has none.
@@ -90,6 +95,8 @@ class IndependenceSeen:
     num_examples: int = 0
     moved: float = 0.0
     moved_by_place: float = 0.0
+    table: str | None = None
+    moved_by_order: float | None = None
     why_not: str | None = None
     num_without_statistics: int = 0
     batch_second: str | None = None

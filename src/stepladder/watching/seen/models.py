@@ -275,6 +275,24 @@ class IgnoredStateSeen:
     rate_now: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class IgnoredPlanSeen:
+    """A checkpoint from which training resumed, with the state of a scheduler that nothing reads.
+
+    Attributes:
+        where, name: the line that read it, and the variable that has it.
+        schedule: the entry of the scheduler.
+        num_taken: steps that the scheduler had taken.
+        step: of the watched training, at which it was read.
+    """
+
+    where: str | None
+    name: str
+    schedule: str
+    num_taken: int
+    step: int
+
+
 @dataclass(kw_only=True)
 class OwnStateSeen:
     """A line that loads the weights that a module has at that moment into the module itself.
@@ -307,3 +325,19 @@ class StateSeen:
     step: int
     num_tensors: int
     is_loaded: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlipSeen:
+    """A line of the script that does nothing, or something else than it seems to.
+
+    Attributes:
+        kind: see `script/slips.py`.
+        code: the expression.
+        name: of the method or layer.
+    """
+
+    kind: str
+    where: str
+    code: str
+    name: str

@@ -37,12 +37,14 @@ from stepladder.watching.seen.losses import (
     UnusedTermSeen,
 )
 from stepladder.watching.seen.models import (
+    IgnoredPlanSeen,
     IgnoredStateSeen,
     InputSeen,
     ModelSeen,
     OwnStateSeen,
     ReshapeSeen,
     SavedSeen,
+    SlipSeen,
     SoftmaxSeen,
     StateSeen,
 )
@@ -96,6 +98,7 @@ class Seen:
     whole_labels: list[WholeLabelsSeen] = field(default_factory=list)
     models: list[ModelSeen] = field(default_factory=list)
     inputs: list[InputSeen] = field(default_factory=list)
+    slips: list[SlipSeen] = field(default_factory=list)
     reshapes: list[ReshapeSeen] = field(default_factory=list)
     schedules: list[ScheduleSeen] = field(default_factory=list)
     patience: list[PatienceSeen] = field(default_factory=list)
@@ -117,6 +120,7 @@ class Seen:
     pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)
+    ignored_plans: list[IgnoredPlanSeen] = field(default_factory=list)
     ignored_states: list[IgnoredStateSeen] = field(default_factory=list)
     own_states: list[OwnStateSeen] = field(default_factory=list)
     loads: list[LoadSeen] = field(default_factory=list)

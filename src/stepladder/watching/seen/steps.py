@@ -50,6 +50,9 @@ class OptimizerSeen:
             of the previous step.
         is_uncleared_proven: bit for bit, twice.
         without_grad: names of weights that had no gradient at any inspected step.
+        zero_grad, num_zero_looks: names of weights whose gradient was exactly zero at all of so
+            many inspected steps, the first ones left out.
+        num_zero_weights: how many of these were zero themselves.
         ratios: by step, the median over matrices of |update| / |weights|.
         rates: by step, the first group's learning rate.
         schedule: the rates of all steps.
@@ -93,6 +96,9 @@ class OptimizerSeen:
     num_cleared: int = 0
     is_uncleared_proven: bool = False
     without_grad: tuple[str, ...] = ()
+    zero_grad: tuple[str, ...] = ()
+    num_zero_looks: int = 0
+    num_zero_weights: int = 0
     ratios: list[tuple[int, float]] = field(default_factory=list)
     rates: list[tuple[int, float]] = field(default_factory=list)
     schedule: RatesSeen = field(default_factory=RatesSeen)

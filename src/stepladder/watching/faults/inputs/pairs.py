@@ -56,6 +56,8 @@ def label_in_inputs(seen: Seen) -> Answer:
         is_weak = one.num_values == 2 or one.told is Told.ORDER
         if one.told is None or (is_weak and one.num_distinct < _MIN_ROWS_OF_TWO):
             continue
+        if one.is_last:
+            return _of_window(one)
         return Found(
             evidence=f"in all {one.num_rows:,} inspected examples, {_words(one)}",
             fix=f"Remove {_columns(one)} from the inputs, unless it is known before the target is.",
@@ -64,6 +66,17 @@ def label_in_inputs(seen: Seen) -> Answer:
         )
     one = tables[0]
     return Sound(f"none of {one.num_columns} columns determines the target")
+
+
+def _of_window(one: PairsSeen) -> Found:
+    return Found(
+        evidence=f"in all {one.num_rows:,} inspected examples, the target is equal to a value at "
+        "the last position of the input: the window contains what is to be predicted, so that "
+        "copying it is enough",
+        fix="End the window one step earlier, as in x[i : i + n] with the target x[i + n].",
+        where=one.where,
+        numbers={"column": one.columns[0], "num_examples": one.num_rows},
+    )
 
 
 def _copied(one: CopiesSeen | None) -> Found | None:

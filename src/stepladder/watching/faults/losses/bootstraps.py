@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.script.slips import UNDISCOUNTED
 from stepladder.watching.seen.seen import Seen
 
 _MIN_SEEN = 2  # steps
@@ -16,6 +17,15 @@ def terminal_states_ignored(seen: Seen) -> Answer:
     """
     if not any(c.terms for c in seen.backward_calls):
         return Unseen("no backward was inspected")
+    slip = next((one for one in seen.slips if one.kind == UNDISCOUNTED), None)
+    if slip is not None:
+        return Found(
+            evidence=f"`{slip.code}` adds the discount and the mask to the value of the next state "
+            "instead of multiplying it by them: it is neither discounted nor left out where an "
+            "episode has ended",
+            fix="Multiply: reward + gamma * mask * next_value.",
+            where=slip.where,
+        )
     for one in seen.ignored_ends:
         if one.num_seen < _MIN_SEEN or (one.num_transitions and not one.num_ends):
             continue

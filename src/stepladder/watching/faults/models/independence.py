@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen.seen import Seen
 
+_SAME_ORDER = 1e-3  # of the spread of the outputs
 _CHANGED = 1e-3  # of the spread of the outputs; rounding is a thousand times smaller
 
 
@@ -44,4 +45,27 @@ def samples_not_independent(seen: Seen) -> Answer:
         fix=fix,
         where=one.where,
         numbers={"moved": one.moved, "num_examples": one.num_examples},
+    )
+
+
+def positions_without_effect(seen: Seen) -> Answer:
+    """Calls a copy in evaluation mode with the positions of all inputs in reverse order.
+
+    A model with attention and a table of positions must tell the two apart.
+    """
+    one = seen.independence
+    if one is None or one.table is None or one.moved_by_order is None:
+        return Unseen("no model with attention and a table of positions was kept for a replay")
+    if one.moved_by_order > _SAME_ORDER:
+        return Sound(
+            f"outputs change by {one.moved_by_order:.1g} standard deviations in reversed sequences"
+        )
+    return Found(
+        evidence=f"{one.built} has a table of positions ({one.table}), but its outputs for "
+        f"reversed sequences are the same (a copy, {one.num_examples} examples): it does not see "
+        "their order",
+        fix="Check how the table is indexed and added: each position needs a row of its own, as in "
+        "x + table[:, : x.size(1)].",
+        where=one.where,
+        numbers={"num_examples": one.num_examples},
     )

@@ -8,6 +8,22 @@ from stepladder.watching.seen.seen import Seen
 _CHANGED = 1.01  # of a learning rate
 
 
+def ignored_plan(seen: Seen) -> Found | None:
+    """Find training that resumes with the optimizer of a checkpoint, but with a new schedule."""
+    one = next((p for p in seen.ignored_plans if p.num_taken > 0), None)
+    is_used = any(plan.num_stepped for plan in seen.schedules)
+    if one is None or not is_used or seen.num_steps <= one.step:
+        return None
+    return Found(
+        evidence=f"the checkpoint read at {one.where} has the state of a scheduler "
+        f'("{one.schedule}", after {one.num_taken} steps of it), which the script never takes: '
+        "when training resumes, the schedule of the learning rate begins again",
+        fix=f'Also call scheduler.load_state_dict({one.name}["{one.schedule}"]).',
+        where=one.where,
+        numbers={"num_taken": one.num_taken},
+    )
+
+
 def ignored_state(seen: Seen) -> Found | None:
     """Find training that resumes with the weights of a checkpoint, but with a new optimizer."""
     if not seen.ignored_states:

@@ -9,6 +9,7 @@ from stepladder.watching.seen.steps import OptimizerSeen
 from stepladder.watching.seen.weights import CauseSeen, RoundingSeen, WithoutSeen
 
 _MIN_STEPS = 3  # inspected steps before a missing gradient counts
+_MIN_ZERO = 3  # inspected steps before gradients of zeros count
 _MIN_ROUNDED = 5  # inspected steps before a lost update counts
 _MOST_LOST = 0.6  # of the values that had a gradient
 _MIN_VALUES = 64
@@ -86,7 +87,7 @@ def frozen_by_accident(seen: Seen) -> Answer:
     """Lists weights that an optimizer holds and that never got a gradient, or never changed.
 
     The operation that cut the graph is named if it is proven, and so is a backward whose gradients
-    are cleared before any step.
+    are cleared before any step. Gradients of zeros alone count as well.
     """
     for one in seen.optimizers:
         if one.rounding is not None and _is_lost(one.rounding):
@@ -105,7 +106,35 @@ def frozen_by_accident(seen: Seen) -> Answer:
                 where=_line_of(one.causes, one.stepped_at) or one.built_at or one.stepped_at,
                 numbers={"num_weights": len(names), **_counts(one.causes)},
             )
+    zeros = next((o for o in looked if o.zero_grad and o.num_zero_looks >= _MIN_ZERO), None)
+    if zeros is not None:
+        return _only_zeros(zeros)
     return Sound("every trainable weight got a gradient")
+
+
+def _only_zeros(one: OptimizerSeen) -> Found:
+    num, are_all = len(one.zero_grad), len(one.zero_grad) >= one.num_params
+    which = f"all {num}" if are_all else f"{num} of {one.num_params}"
+    cause = ""
+    fix = (
+        "Look for a maximum, relu, clamp or mask between them and the loss that always takes the "
+        "other side, such as one with an infinite value, and for a factor that is 0."
+    )
+    if one.num_zero_weights == num:
+        cause = (
+            ", and they are zero themselves: where zeros are multiplied by zeros, neither gets a "
+            "gradient"
+        )
+        fix = "Initialise one of the two factors with random numbers, as the first one in LoRA."
+    elif are_all:
+        cause = ": nothing is learned"
+    return Found(
+        evidence=f"the gradients of {which} weights of {one.kind} were exactly zero at all of "
+        f"{one.num_zero_looks} inspected steps{cause}: {listed(one.zero_grad)}",
+        fix=fix,
+        where=one.stepped_at or one.built_at,
+        numbers={"num_weights": num, "num_steps": one.num_zero_looks},
+    )
 
 
 def _reasons(causes: tuple[WithoutSeen, ...], total: int) -> str:

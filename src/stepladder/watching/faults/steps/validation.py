@@ -6,7 +6,7 @@ import itertools
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.faults.models.restoring import ignored_state
+from stepladder.watching.faults.models.restoring import ignored_plan, ignored_state
 from stepladder.watching.seen.loaders import PassSeen
 from stepladder.watching.seen.models import ModelSeen, SavedSeen
 from stepladder.watching.seen.seen import Seen
@@ -212,7 +212,7 @@ def checkpoint_incomplete(seen: Seen) -> Answer:
             fix="Store layers in nn.ModuleList or nn.ModuleDict instead of a list or dict.",
             where=empty.where,
         )
-    found = ignored_state(seen)
+    found = ignored_state(seen) or ignored_plan(seen)
     if found is not None:
         return found
     saved = [one for one in seen.saved if one.has_model]

@@ -25,6 +25,7 @@ _MAX_CLASSES: Final = 64
 _PER_CLASS: Final = 3
 _EXACT: Final = 1e-8  # of the variance, left by rounding in 32 bits
 _MAX_NAMED: Final = 16
+_MAX_LAST: Final = 64  # features of a position
 
 
 class _Table:
@@ -57,6 +58,7 @@ class PairWatch:
         self._watcher: Watcher
         self._given: list[weakref.ref[Tensor]] = []
         self._tables: dict[tuple[int, bool, bool], _Table] = {}
+        self._last: dict[int, _Table] = {}
 
     def install(self, watcher: Watcher) -> None:
         """Subscribe to calls of models and losses."""
@@ -67,6 +69,13 @@ class PairWatch:
 
     def settle(self) -> None:
         """Compare every column with the targets, and, if nothing was learned, all of them."""
+        last, self._last = self._last, {}
+        for table in last.values() if len(last) == 1 else ():
+            with torch.inference_mode():
+                found = compared(torch.cat(table.rows), torch.cat(table.targets), table.where)
+            found.is_last = True
+            if found.told is Told.EQUAL:
+                self._watcher.seen.pairs.append(found)
         tables, self._tables = self._tables, {}
         is_only = len(tables) == 1  # one of several losses may reconstruct a part of the inputs
         for table in tables.values():
@@ -125,6 +134,7 @@ class PairWatch:
         memory = target.untyped_storage().data_ptr()
         if any(one.untyped_storage().data_ptr() == memory for one in tables):
             return  # a part of the inputs on purpose, as in an autoencoder
+        self._note_last(tables, target)
         is_whole = all(one.dim() == 2 for one in tables)
         num = sum(one.shape[1] if one.dim() == 2 else MAX_VALUES for one in tables)
         if not _MIN_COLUMNS <= num <= _MAX_COLUMNS:
@@ -139,6 +149,17 @@ class PairWatch:
             left = _MAX_ROWS - table.num
             some = [one[:left] if one.dim() == 2 else some_values(one[:left]) for one in tables]
             table.add(some[0] if len(some) == 1 else torch.cat(some, 1), target)
+
+    def _note_last(self, tables: list[Tensor], target: Tensor) -> None:
+        """Store the last positions of sequences: a window may contain what is to be predicted."""
+        some = [one for one in tables if one.dim() == 3 and one.shape[2] <= _MAX_LAST]
+        if len(some) != 1 or len(tables) != 1 or not target.is_floating_point():
+            return
+        rows = some[0][:, -1]
+        if rows.shape[1] not in self._last and len(self._last) >= _MAX_TABLES:
+            return
+        where = self._watcher.own.here()
+        self._last.setdefault(rows.shape[1], _Table(where, is_whole=False)).add(rows, target)
 
 
 def compared(rows: Tensor, targets: Tensor, where: str | None = None) -> PairsSeen:

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from stepladder.watching.hooks.steps.held_optimizer import HeldOptimizer
 from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
 from stepladder.watching.script.resuming import POSITIONS, Use, use_of
-from stepladder.watching.seen.models import IgnoredStateSeen
+from stepladder.watching.seen.models import IgnoredPlanSeen, IgnoredStateSeen
 from stepladder.watching.watcher import Watcher
 
 _MAX_READ: Final = 8
 _MAX_LINES: Final = 1500  # of a file
 _MARKED: Final = 8  # tensors by which the weights of a checkpoint are recognised
+_POSITION: Final = "last_epoch"  # of a scheduler
 _SAME: Final = 1e-9  # learning rates
 
 
@@ -83,9 +84,27 @@ class RestoreWatch:
         if len(entries) != 1:
             return
         use = _use_in(frame.f_code.co_filename, frame.f_lineno)
-        if use is None or not use.is_resumed or entries[0] in use.read:
+        if use is None or not use.is_resumed:
+            return
+        if entries[0] in use.read:
+            self._note_schedule(frame.f_code.co_filename, result, use)
             return
         self._read.append(self._read_of(result, entries[0], use))
+
+    def _note_schedule(self, file: str, result: Mapping[str, Any], use: Use) -> None:
+        """Note the state of a scheduler that the script never reads, though it resumes."""
+        name = next((key for key in result if _is_plan(result[key]) and key not in use.read), None)
+        is_given = any(f"{_POSITION}=" in line for line in linecache.getlines(file))
+        if name is not None and not is_given:
+            self._watcher.seen.ignored_plans.append(
+                IgnoredPlanSeen(
+                    where=self._watcher.own.here(),
+                    name=use.name,
+                    schedule=name,
+                    num_taken=int(result[name][_POSITION]),
+                    step=self._watcher.step,
+                )
+            )
 
     def _read_of(self, result: Mapping[str, Any], entry: str, use: Use) -> _Read:
         state = result[entry]
@@ -97,9 +116,7 @@ class RestoreWatch:
             for value in list(one.values())[:_MARKED]
             if isinstance(value, Tensor)
         ]
-        plans = (
-            key for key, one in result.items() if isinstance(one, Mapping) and "last_epoch" in one
-        )
+        plans = (key for key, one in result.items() if _is_plan(one))
         return _Read(
             where=self._watcher.own.here(),
             use=use,
@@ -167,6 +184,11 @@ class RestoreWatch:
                         rate_now=one.rate_now,
                     )
                 )
+
+
+def _is_plan(value: Any) -> bool:
+    """Return whether it is the state of a scheduler."""
+    return isinstance(value, Mapping) and type(value.get(_POSITION)) is int
 
 
 def _is_state(value: Any) -> bool:

@@ -16,6 +16,7 @@ from stepladder.watching.hooks.steps.accumulated import Trail
 from stepladder.watching.hooks.steps.rewritten import RewrittenWatch
 from stepladder.watching.hooks.steps.rounding import Rounding
 from stepladder.watching.hooks.steps.unused import UnusedGradients
+from stepladder.watching.hooks.steps.zero_gradients import ZeroGradients
 from stepladder.watching.hooks.tensors import is_plain, part
 from stepladder.watching.seen.steps import OptimizerSeen
 from stepladder.watching.seen.weights import CauseSeen, WithoutSeen
@@ -157,6 +158,7 @@ class HeldOptimizer:
         self.unused = UnusedGradients()
         self.trail = Trail()
         self.rounding = Rounding()
+        self.zeros = ZeroGradients()
         self.tail: Any = None
         self.never: dict[int, str] | None = None
         self.causes: dict[int, CauseSeen] = {}
@@ -278,6 +280,9 @@ class HeldOptimizer:
         self.losses.clear()
         seen.rounding = self.rounding.settle()
         seen.without_grad = tuple((self.never or {}).values())
+        zeros = self.zeros
+        seen.zero_grad, seen.num_zero_looks = zeros.names, zeros.num_looks
+        seen.num_zero_weights = zeros.num_zero
         seen.causes = self._by_cause()
 
     @property

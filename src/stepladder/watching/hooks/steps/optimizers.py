@@ -373,6 +373,8 @@ class OptimizerWatch:
     def _look_at_gradients(self, optimizer: Optimizer, live: HeldOptimizer) -> None:
         seen, params = live.seen, learning(optimizer)
         without = {id(p): p for p in params if p.grad is None}
+        if self._watcher.backwards:
+            live.zeros.look(params, self._names.of)
         if self._watcher.backwards or seen.num_looked == 0:
             seen.num_looked += 1
             is_empty = len(without) == len(params) > 0
