@@ -2,8 +2,9 @@
 
 python -m bench.devices.exchanged [--devices 4] [--steps 16] [--rounds 1] [--times] [--quick]
 
-`--times` compares only the options that a user chooses among, with two devices and five rounds. All
-weights, in fp32, with BatchNorm synchronised, on batches of 16 photographs. Every kind trains
+`--times` compares only the options that a user chooses among, with two devices, batches of 4
+photographs and five rounds; otherwise batches have 16. All weights, in fp32, with BatchNorm
+synchronised. Every kind trains
 in turn, and each round begins with another one; times are shown from five rounds on. Goal: without
 compression, losses equal those of PyTorch's own all-reduce within rounding: no further away than
 one device with the examples of a batch in another order (bench.devices.equal_losses).
@@ -27,7 +28,7 @@ from stepladder.parallel.collectives.algorithms import Shape, distinct
 
 DEMO: Final = Path("demo_data/store")
 NATIVE: Final = "native"
-_TIMED: Final = (NATIVE, "auto", "each weight on its own", "bf16", "fp16", "power_sgd")
+_TIMED: Final = (NATIVE, "auto", "each weight on its own", "bf16", "power_sgd")
 _WARM_UP: Final = 10  # steps that are not timed; PowerSGD sends whole gradients in these
 
 
@@ -45,11 +46,11 @@ def kinds(num: int) -> dict[str, list[str]]:
 
 
 def trained(
-    folder: Path, words: Sequence[str], *, num: int, steps: int
+    folder: Path, words: Sequence[str], *, num: int, steps: int, batch: int
 ) -> tuple[list[float], float]:
     """Train, and return the loss of each step and the median seconds of a step."""
     options = ["--data.store", DEMO, "--train", "all", "--no-auto", "--features.no-cached"]
-    options += ["--batch.global-batch-size", 16, "--batch.lr", 0.01, "--batch.lr-all", 0.01]
+    options += ["--batch.global-batch-size", batch, "--batch.lr", 0.01, "--batch.lr-all", 0.01]
     options += ["--optimizer.name", "sgd", "--device.kind", "cpu", "--device.threads", 1]
     options += ["--device.memory-format", "contiguous", "--device.sync-batchnorm"]
     options += ["--stopping.no-early", "--schedule.max-steps", steps, "--run.log-every", 1]
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.steps < _WARM_UP + 3:
         parser.error(f"--steps {options.steps}: {_WARM_UP} are not timed; use 16")
-    devices, rounds = (2, 5) if options.times else (4, 1)
+    devices, rounds, batch = (2, 5, 4) if options.times else (4, 1, 16)
     devices, rounds = options.devices or devices, options.rounds or rounds
     wanted = kinds(devices)
     if options.times:
@@ -98,7 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name = names[(place + number) % len(names)]
             with tempfile.TemporaryDirectory() as folder:
                 found, step_s = trained(
-                    Path(folder) / "run", wanted[name], num=devices, steps=options.steps
+                    Path(folder) / "run",
+                    wanted[name],
+                    num=devices,
+                    steps=options.steps,
+                    batch=batch,
                 )
             assert losses.setdefault(name, found) == found, f"{name} is not deterministic"
             times[name].append(step_s)
@@ -116,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "exchanged_times" if options.times else "exchanged",
         rows,
         note=f"The demo's network with all weights on {devices} processes, fp32, "
-        f"{options.steps} steps of 16 photographs, {rounds} rounds in turn; relative "
+        f"{options.steps} steps of {batch} photographs, {rounds} rounds in turn; relative "
         "difference of the losses to PyTorch's own all-reduce. Goal without compression: rounding, "
         "as far as another order of examples leads on one device (devices_losses).",
     )

@@ -129,6 +129,13 @@ def test_calls_on_one_row_after_another_are_named(watched: Watched, body: str, o
     assert "is called 32 times per step at snippet.py" in found["whole_batches"]
 
 
+def test_calls_on_one_position_of_all_examples_after_another_are_named(watched: Watched) -> None:
+    body = "feats = [self.point(x[:, i]) for i in range(20)]; "
+    body += "return self.head(torch.stack(feats).amax(0))"
+    found = steps_of(watched(POINTS.replace("BODY", body).replace("OUT", "model(xb)")))
+    assert "is called 20 times per step at snippet.py" in found["whole_batches"]
+
+
 @pytest.mark.parametrize(
     "code",
     [

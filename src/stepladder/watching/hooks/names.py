@@ -63,6 +63,7 @@ class Root:
         self.modules = {id(m) for m in module.modules()}
         self.constants: list[tuple[str, weakref.ref[Any], float]] = []
         self.is_held = False
+        self.last_given: weakref.ref[Any] | None = None  # without gradients
         self.num_left = 0
         self.window_base: weakref.ref[Any] | None = None
         self.returned: frozenset[int] = frozenset()  # addresses of the last outputs

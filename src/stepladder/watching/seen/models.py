@@ -146,6 +146,7 @@ class ModelSeen:
             training mode.
         num_idle_graphs: calls in evaluation mode with an autograd graph that was never used.
         num_train_without_grad: calls in training mode without gradients, between steps.
+        num_again: of these, calls on the input of the one before.
         calls_of_a_step: the largest number of calls that one backward learned from.
         dropped: by step, calls in training mode whose graph was freed before any backward.
         not_in_optimizer: names of weights that got a gradient but are in no optimizer.
@@ -177,6 +178,7 @@ class ModelSeen:
     num_idle_graphs: int = 0
     idle_graph_at: str | None = None
     num_train_without_grad: int = 0
+    num_again: int = 0
     without_grad_at: str | None = None
     calls_of_a_step: int = 1
     dropped: list[tuple[int, int]] = field(default_factory=list)

@@ -17,6 +17,7 @@ _MOST = 0.5  # of a gradient's numbers
 _MIN_UNUSED = 5  # calls that no step used
 _MIN_CUT = 0.05  # of the norms are above the limit: otherwise clipping changes little, and it warns
 _OUTLIER = 10.0  # times the median norm: clipping has a reason, whatever the limit
+_FAR = 10.0  # times the limit: a smaller median norm only makes all steps about as long
 _NO_LIMIT = 1e6  # clipping that only measures the norm
 
 
@@ -77,7 +78,8 @@ def _is_unused(one: ClippingSeen) -> bool:
 def clipping_always_active(seen: Seen) -> Answer:
     """Compares the gradient norms before clipping with the limit, over all steps.
 
-    It is only a note if some gradients are far larger than most, which clipping is meant for.
+    It is only a note if some gradients are far larger than most, which clipping is meant for, or if
+    most are not far above the limit: many recipes give all steps the same length in this way.
     """
     used = [c for c in seen.clippings if not _is_unused(c)]
     by_value = [c for c in used if len(c.shares) >= _MIN_SHARES]
@@ -103,7 +105,7 @@ def clipping_always_active(seen: Seen) -> Answer:
         active = sum(norm > one.limit for norm in one.norms) / len(one.norms)
         usual, largest = median(one.norms), max(one.norms)
         if active > _ALWAYS:
-            has_outliers = largest > _OUTLIER * usual
+            has_outliers, is_far = largest > _OUTLIER * usual, usual >= _FAR * one.limit
             tail = f", and the largest {largest:.3g}" if has_outliers else ""
             return Found(
                 evidence=f"gradients were clipped to {one.limit:g} in {100 * active:.0f} % of "
@@ -112,7 +114,7 @@ def clipping_always_active(seen: Seen) -> Answer:
                 "learning rate instead.",
                 where=one.where,
                 # a trainer's default, or protection against batches that would decide everything
-                severity=None if one.is_own and not has_outliers else Severity.INFO,
+                severity=None if is_far and one.is_own and not has_outliers else Severity.INFO,
                 numbers={"active": active, "median_norm": usual},
             )
     return Sound("clipping is active in few steps")

@@ -60,7 +60,8 @@ def train_mode_in_validation(seen: Seen) -> Answer:  # noqa: PLR0911  (one retur
     stepped = [o for o in seen.optimizers if o.num_steps]
     for model in models if len(stepped) == 1 else ():
         num = model.num_train_without_grad
-        is_own = num >= 2 and not passes and num < _RARE * seen.num_steps
+        is_drawn = 2 * model.num_again >= num  # dropout is on to draw several outputs
+        is_own = num >= 2 and not passes and num < _RARE * seen.num_steps and not is_drawn
         if is_own and model.num_train_mode:
             return _train_mode(model.without_grad_at or model.called_at, num)
     for model in models if not passes else ():

@@ -44,8 +44,24 @@ class _Loop:
     last: weakref.ref[_Mark] | None = None
 
 
-def row_of(given: Tensor) -> bool:
-    """Return whether a tensor may be one example of a larger one, with or without a first 1."""
+def next_row(given: Tensor) -> int:
+    """Return how far the next row is in memory, in values; 0 if a tensor is no row of another one.
+
+    A row is one example, with or without a first 1, or one position of all examples.
+    """
+    base: Any = given._base
+    if is_plain(given) and isinstance(base, Tensor) and base.dim() == given.dim() + 1 > 2:
+        is_position = base.shape[0] == given.shape[0] and base.shape[2:] == given.shape[1:]
+        if (
+            is_position
+            and given.shape[0] > 1
+            and given.stride() == (base.stride(0), *base.stride()[2:])
+        ):
+            return int(base.stride(1))
+    return given.numel() if _is_example(given) else 0
+
+
+def _is_example(given: Tensor) -> bool:
     if not is_plain(given) or not given.dim() or not given.is_contiguous():
         return False
     base: Any = given._base
@@ -79,8 +95,9 @@ class RowCalls:
         loop = self._loops.get(id(module))
         if loop is None and len(self._loops) >= _MAX_MODULES:
             return False
-        is_row = given is not None and len(args) == 1 and args[0] is given and row_of(given)
-        if given is None or not is_row or not is_possible:
+        is_alone = given is not None and len(args) == 1 and args[0] is given
+        step = next_row(given) if given is not None and is_alone else 0
+        if given is None or not step or not is_possible:
             loop = self._loops.setdefault(id(module), _Loop(num=0))
             loop.num, loop.is_other = loop.num + 1, True
             loop.is_recurrent = loop.is_recurrent or not is_possible
@@ -98,7 +115,7 @@ class RowCalls:
         loop.is_other = loop.is_other or not (
             now.storage == loop.storage
             and now.shape == loop.shape
-            and now.offset == loop.offset + given.numel()
+            and now.offset == loop.offset + step
             and now.weights == loop.weights
             and now.num_backwards == loop.num_backwards
         )

@@ -419,6 +419,8 @@ class ModuleWatch:
             self._note_given(root, module, args, kwargs)
             if len(args) + len(kwargs) > 1:
                 note_carried(root, args, kwargs)
+        elif module.training:
+            _note_again(root, args, kwargs)
 
     def _note_given(
         self, root: Root, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -504,3 +506,12 @@ class ModuleWatch:
         root.is_held = root.is_held or self._optimizers.holds(root.ids)
         if root.is_held:
             phases.open_validation()
+
+
+def _note_again(root: Root, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Count calls without gradients on the last input again, as for several draws of dropout."""
+    given = given_to(args, kwargs)
+    if given:
+        last = root.last_given() if root.last_given is not None else None
+        root.seen.num_again += last is given[0]
+        root.last_given = weakref.ref(given[0])
