@@ -32,6 +32,7 @@ SCRIPTS = (
     "devices.recovery",
     "devices.collectives",
     "devices.exchanged",
+    "devices.exchange_steps",
     "accuracy.seeds",
     "accuracy.windowed_accuracy demo_data/store",
     "accuracy.six_steps",

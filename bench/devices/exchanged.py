@@ -1,10 +1,8 @@
 """Train the demo's network over each all-reduce: how far are the losses, and how long is a step?
 
-python -m bench.devices.exchanged [--devices 4] [--steps 16] [--rounds 1] [--times] [--quick]
+python -m bench.devices.exchanged [--devices 4] [--steps 16] [--rounds 1] [--quick]
 
-`--times` compares only the options that a user chooses among, with two devices, batches of 4
-photographs and five rounds; otherwise batches have 16. All weights, in fp32, with BatchNorm
-synchronised. Every kind trains
+All weights, in fp32, with BatchNorm synchronised, on batches of 16 photographs. Every kind trains
 in turn, and each round begins with another one; times are shown from five rounds on. Goal: without
 compression, losses equal those of PyTorch's own all-reduce within rounding: no further away than
 one device with the examples of a batch in another order (bench.devices.equal_losses).
@@ -28,7 +26,6 @@ from stepladder.parallel.collectives.algorithms import Shape, distinct
 
 DEMO: Final = Path("demo_data/store")
 NATIVE: Final = "native"
-_TIMED: Final = (NATIVE, "auto", "each weight on its own", "bf16", "power_sgd")
 _WARM_UP: Final = 10  # steps that are not timed; PowerSGD sends whole gradients in these
 
 
@@ -38,7 +35,7 @@ def kinds(num: int) -> dict[str, list[str]]:
     for algorithm in distinct(Shape(num_ranks=num, num_local=num)):
         found[algorithm.name] = ["--all-reduce", algorithm.name]
     found["auto"] = ["--all-reduce", "auto"]
-    found["each weight on its own"] = ["--buckets", "layer"]
+    found["native, each weight on its own"] = ["--buckets", "layer"]
     found["auto, each weight on its own"] = ["--all-reduce", "auto", "--buckets", "layer"]
     for name in ("bf16", "fp16", "power_sgd"):
         found[name] = ["--device.gradient-compression", name]
@@ -46,11 +43,11 @@ def kinds(num: int) -> dict[str, list[str]]:
 
 
 def trained(
-    folder: Path, words: Sequence[str], *, num: int, steps: int, batch: int
+    folder: Path, words: Sequence[str], *, num: int, steps: int
 ) -> tuple[list[float], float]:
     """Train, and return the loss of each step and the median seconds of a step."""
     options = ["--data.store", DEMO, "--train", "all", "--no-auto", "--features.no-cached"]
-    options += ["--batch.global-batch-size", batch, "--batch.lr", 0.01, "--batch.lr-all", 0.01]
+    options += ["--batch.global-batch-size", 16, "--batch.lr", 0.01, "--batch.lr-all", 0.01]
     options += ["--optimizer.name", "sgd", "--device.kind", "cpu", "--device.threads", 1]
     options += ["--device.memory-format", "contiguous", "--device.sync-batchnorm"]
     options += ["--stopping.no-early", "--schedule.max-steps", steps, "--run.log-every", 1]
@@ -78,32 +75,23 @@ def time_of(own: Sequence[float], native: Sequence[float]) -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--devices", type=int)
+    parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--times", action="store_true", help="of few kinds, in five rounds")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="one round; writes no results")
     options = parser.parse_args(arguments)
     if options.steps < _WARM_UP + 3:
         parser.error(f"--steps {options.steps}: {_WARM_UP} are not timed; use 16")
-    devices, rounds, batch = (2, 5, 4) if options.times else (4, 1, 16)
-    devices, rounds = options.devices or devices, options.rounds or rounds
-    wanted = kinds(devices)
-    if options.times:
-        wanted = {name: wanted[name] for name in _TIMED}
+    wanted = kinds(options.devices)
     losses: dict[str, list[float]] = {}
     times: dict[str, list[float]] = {name: [] for name in wanted}
     names = list(wanted)
-    for number in range(1 if options.quick else rounds):
+    for number in range(1 if options.quick else options.rounds):
         for place in range(len(names)):
             name = names[(place + number) % len(names)]
             with tempfile.TemporaryDirectory() as folder:
                 found, step_s = trained(
-                    Path(folder) / "run",
-                    wanted[name],
-                    num=devices,
-                    steps=options.steps,
-                    batch=batch,
+                    Path(folder) / "run", wanted[name], num=options.devices, steps=options.steps
                 )
             assert losses.setdefault(name, found) == found, f"{name} is not deterministic"
             times[name].append(step_s)
@@ -118,10 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(rows)
         return
     write_rows(
-        "exchanged_times" if options.times else "exchanged",
+        "exchanged",
         rows,
-        note=f"The demo's network with all weights on {devices} processes, fp32, "
-        f"{options.steps} steps of {batch} photographs, {rounds} rounds in turn; relative "
+        note=f"The demo's network with all weights on {options.devices} processes, fp32, "
+        f"{options.steps} steps of 16 photographs, {options.rounds} rounds in turn; relative "
         "difference of the losses to PyTorch's own all-reduce. Goal without compression: rounding, "
         "as far as another order of examples leads on one device (devices_losses).",
     )
