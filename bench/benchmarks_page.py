@@ -149,6 +149,12 @@ SECTIONS = (
         "in [collectives.md](collectives.md).",
     ),
     Section(
+        "exchange_steps",
+        "How gradients are sent",
+        "What a step takes if gradients are grouped, added up or compressed in other ways, over "
+        "that of PyTorch's own way.",
+    ),
+    Section(
         "devices_startup",
         "Start of several devices",
         "What each way to start two devices adds to a training of six steps.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -63,7 +63,7 @@ class Root:
         self.modules = {id(m) for m in module.modules()}
         self.constants: list[tuple[str, weakref.ref[Any], float]] = []
         self.is_held = False
-        self.last_given: weakref.ref[Any] | None = None  # without gradients
+        self.last_given: tuple[Callable[[], Any], int] = (lambda: None), -1  # without gradients
         self.num_left = 0
         self.window_base: weakref.ref[Any] | None = None
         self.returned: frozenset[int] = frozenset()  # addresses of the last outputs

@@ -420,7 +420,7 @@ class ModuleWatch:
             if len(args) + len(kwargs) > 1:
                 note_carried(root, args, kwargs)
         elif module.training:
-            _note_again(root, args, kwargs)
+            _note_again(root, args, kwargs, watcher.step)
 
     def _note_given(
         self, root: Root, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -508,10 +508,10 @@ class ModuleWatch:
             phases.open_validation()
 
 
-def _note_again(root: Root, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _note_again(root: Root, args: tuple[Any, ...], kwargs: dict[str, Any], step: int) -> None:
     """Count calls without gradients on the last input again, as for several draws of dropout."""
     given = given_to(args, kwargs)
     if given:
-        last = root.last_given() if root.last_given is not None else None
-        root.seen.num_again += last is given[0]
-        root.last_given = weakref.ref(given[0])
+        last, at = root.last_given
+        root.seen.num_again += at == step and last() is given[0]
+        root.last_given = weakref.ref(given[0]), step
