@@ -57,7 +57,8 @@ class Race:
         for run in runs:
             run()
         slowest_s = max(one.predicted_s for one in options)
-        num_times = min(_MAX_TIMES, max(_MIN_TIMES, int(_BUDGET_S / max(slowest_s, 1e-9))))
+        least = 1 if slowest_s > _BUDGET_S else _MIN_TIMES
+        num_times = min(_MAX_TIMES, max(least, int(_BUDGET_S / max(slowest_s, 1e-9))))
         times: list[list[float]] = [[] for _ in runs]
         for _ in range(num_times):
             for idx, run in enumerate(runs):
