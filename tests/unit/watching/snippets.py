@@ -417,6 +417,7 @@ def _edit(sound: str, *pairs: tuple[str, str]) -> tuple[str, str]:
 
 
 _STEP = "        loss.backward()\n        optimizer.step()\n"
+_CLEAR = "        optimizer.zero_grad()\n"
 _LOSS = "F.cross_entropy(model(xb), yb)"
 
 SNIPPETS: dict[str, tuple[str, str]] = {
@@ -479,6 +480,48 @@ SNIPPETS: dict[str, tuple[str, str]] = {
             "class Centre(nn.Module):\n    def forward(self, x):\n        return x - x.mean(0)\n"
             "model = nn.Sequential(nn.Linear(20, 32), Centre(), ",
         ),
+    ),
+    "line_without_effect": _edit(
+        BASE.replace(
+            "        optimizer.zero_grad()\n",
+            "        xb = xb.clamp(-2, 2)\n        optimizer.zero_grad()\n",
+            1,
+        ),
+        ("xb = xb.clamp(-2, 2)", "xb.clamp(-2, 2)"),
+    ),
+    "normalised_in_part": _edit(
+        BASE.replace(
+            "        optimizer.zero_grad()\n",
+            "        xb = (xb - xb.mean()) / xb.std()\n        optimizer.zero_grad()\n",
+            1,
+        ),
+        ("(xb - xb.mean()) / xb.std()", "xb - xb.mean() / xb.std()"),
+    ),
+    "one_layer_for_many": _edit(
+        BASE.replace(
+            "nn.Linear(20, 32)", "*[nn.Linear(20, 20) for _ in range(2)], nn.Linear(20, 32)"
+        ),
+        ("*[nn.Linear(20, 20) for _ in range(2)]", "*[nn.Linear(20, 20)] * 2"),
+    ),
+    "positions_without_effect": _edit(
+        BASE.replace(
+            "model = nn.Sequential(",
+            """class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pos = nn.Parameter(torch.randn(1, 50, 8))
+        self.read = nn.Linear(1, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.out = nn.Linear(8, 3)
+    def forward(self, x):
+        x = self.read(x[..., None]) + self.pos[:, : x.shape[1]]
+        return self.out(self.layer(x).mean(1))
+model = nn.Sequential(""",
+        ).replace(
+            "nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 3))",
+            "Reader()",
+        ),
+        ("self.pos[:, : x.shape[1]]", "self.pos[:, :1]"),
     ),
     "batch_norm_tiny_batch": _edit(PICTURES, ("batch_size=8", "batch_size=2")),
     "softmax_before_loss": _edit(BASE, (_LOSS, "F.cross_entropy(model(xb).softmax(1), yb)")),

@@ -58,7 +58,7 @@ def test_few_steps_are_chosen_for_small_tensors_and_few_bytes_for_large_ones() -
     assert choice(1000).name == "parameter_server"  # two steps, of seven small messages at once
     assert choice(30_000).name == "recursive_doubling"
     assert choice(10**8).name in {"halving_doubling", "binary_blocks"}  # one, for 8 ranks
-    names = [name for name, _ in crossovers(choice, SIZES)]
+    names = [name for name, _ in crossovers([choice(size).name for size in SIZES], SIZES)]
     assert len(names) == len(set(names))
 
 

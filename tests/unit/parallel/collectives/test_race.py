@@ -25,7 +25,7 @@ FIT = Fit(
 
 
 class Sums:
-    """An executor of one rank that waits as long as it is told, by the name of a schedule."""
+    """An executor of one rank whose sums take given times, by the name of a schedule."""
 
     def __init__(self, waits: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.ran = 0.0, list[str]()

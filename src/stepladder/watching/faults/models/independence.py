@@ -51,7 +51,7 @@ def samples_not_independent(seen: Seen) -> Answer:
 def positions_without_effect(seen: Seen) -> Answer:
     """Calls a copy in evaluation mode with the positions of all inputs in reverse order.
 
-    A model with attention and a table of positions must tell the two apart.
+    Outputs of a model with attention and a table of positions must differ between the two.
     """
     one = seen.independence
     if one is None or one.table is None or one.moved_by_order is None:

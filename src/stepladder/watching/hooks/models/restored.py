@@ -61,12 +61,14 @@ class RestoreWatch:
         self._optimizers = optimizers
         self._watcher: Watcher
         self._read: list[_Read] = []
+        self._plans: dict[int, IgnoredPlanSeen] = {}
 
     def install(self, watcher: Watcher) -> None:
         """Install the wrappers."""
         self._watcher = watcher
         watcher.patches.wrap(torch, "load", after=self._opened)
         watcher.patches.wrap(nn.Module, "load_state_dict", before=self._loading)
+        watcher.patches.wrap(torch.optim.Optimizer, "load_state_dict", before=self._restoring)
         self._optimizers.on_stepping.append(self._stepping)
         watcher.on_step.append(self._stepped)
 
@@ -87,23 +89,28 @@ class RestoreWatch:
         if use is None or not use.is_resumed:
             return
         if entries[0] in use.read:
-            self._note_schedule(frame.f_code.co_filename, result, use)
+            self._note_schedule(frame.f_code.co_filename, result, use, id(result[entries[0]]))
             return
         self._read.append(self._read_of(result, entries[0], use))
 
-    def _note_schedule(self, file: str, result: Mapping[str, Any], use: Use) -> None:
+    def _restoring(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Report a schedule that is left out where the optimizer is restored."""
+        given = args[1] if len(args) > 1 else kwargs.get("state_dict")
+        found = self._plans.pop(id(given), None)
+        if found is not None:
+            self._watcher.seen.ignored_plans.append(found)
+
+    def _note_schedule(self, file: str, result: Mapping[str, Any], use: Use, state: int) -> None:
         """Note the state of a scheduler that the script never reads, though it resumes."""
         name = next((key for key in result if _is_plan(result[key]) and key not in use.read), None)
         is_given = any(f"{_POSITION}=" in line for line in linecache.getlines(file))
         if name is not None and not is_given:
-            self._watcher.seen.ignored_plans.append(
-                IgnoredPlanSeen(
-                    where=self._watcher.own.here(),
-                    name=use.name,
-                    schedule=name,
-                    num_taken=int(result[name][_POSITION]),
-                    step=self._watcher.step,
-                )
+            self._plans[state] = IgnoredPlanSeen(
+                where=self._watcher.own.here(),
+                name=use.name,
+                schedule=name,
+                num_taken=int(result[name][_POSITION]),
+                step=self._watcher.step,
             )
 
     def _read_of(self, result: Mapping[str, Any], entry: str, use: Use) -> _Read:

@@ -27,7 +27,7 @@ class ZeroGradients:
         self._left: list[tuple[weakref.ref[Any], str, bool]] | None = None
 
     def look(self, params: Sequence[Any], name_of: Callable[[Any], str]) -> None:
-        """Drop, before a step, the weights with another gradient; most at the first look."""
+        """Drop, before a step, the weights with another gradient; most at the first of these."""
         self._num_before += 1
         if self._num_before <= _FIRST or self._left == []:
             return
