@@ -62,7 +62,7 @@ def bench_collectives(
         return None
     with opened_fleet(place, meet_s=_MEET_S) as fleet:
         num = devices if fleet is None else fleet.size
-        _require_memory(num, wanted)
+        _require_memory(num if place is None else place.local_size, wanted)
         with (
             _with_other_remedy(),
             Team(num, Member, {}, is_cuda=False, folder=folder / "logs", fleet=fleet) as team,
@@ -100,16 +100,16 @@ def _make(folder: Path) -> None:
         ) from error
 
 
-def _require_memory(num: int, sizes: Sequence[int]) -> None:
+def _require_memory(num_local: int, sizes: Sequence[int]) -> None:
     from stepladder.machine.limits import available_memory_bytes
 
-    needed, free = _COPIES * num * max(sizes), available_memory_bytes()
+    needed, free = _COPIES * num_local * max(sizes), available_memory_bytes()
     if needed > free:
         raise UsageError(
-            f"{num} tensors of {max(sizes):,} bytes and their buffers do not fit into the memory",
+            f"{num_local} tensors of {max(sizes):,} bytes and their buffers do not fit into the memory",
             where="--sizes",
             why=f"They need {needed / 1e9:,.1f} GB; {free / 1e9:,.1f} GB are free.",
-            fix=f"Type --sizes {max(4, int(free / _COPIES / num / 2e6))}MB, or less.",
+            fix=f"Type --sizes {max(4, int(free / _COPIES / num_local / 2e6))}MB, or less.",
         )
 
 

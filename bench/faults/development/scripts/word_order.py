@@ -1,4 +1,4 @@
-"""Tell which of two words comes first."""
+"""Classify sentences by which of two words comes first."""
 
 import torch
 import torch.nn.functional as F

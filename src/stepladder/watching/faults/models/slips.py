@@ -18,7 +18,9 @@ def line_without_effect(seen: Seen) -> Answer:
         return Unseen("no optimizer step was seen")
     one = _first(seen, UNUSED, UNCALLED)
     if one is None:
-        return Sound("no line of the script throws away a changed copy, or names a method only")
+        return Sound(
+            "no line of the script throws away a changed copy or lacks the call of a method"
+        )
     if one.kind == UNCALLED:
         return Found(
             evidence=f"`{one.code}` names a method without calling it: the line does nothing",
