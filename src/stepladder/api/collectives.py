@@ -106,7 +106,7 @@ def _require_memory(num_local: int, sizes: Sequence[int]) -> None:
     needed, free = _COPIES * num_local * max(sizes), available_memory_bytes()
     if needed > free:
         raise UsageError(
-            f"{num_local} tensors of {max(sizes):,} bytes and their buffers do not fit into the memory",
+            f"{num_local} tensors of {max(sizes):,} bytes and their buffers do not fit into memory",
             where="--sizes",
             why=f"They need {needed / 1e9:,.1f} GB; {free / 1e9:,.1f} GB are free.",
             fix=f"Type --sizes {max(4, int(free / _COPIES / num_local / 2e6))}MB, or less.",
