@@ -27,7 +27,7 @@ _STATES: Final = 4  # batches for which the states of generators are compared
 _STATES_EVERY: Final = 8  # then for every eighth
 _FIRST: Final = 64  # steps whose batches are all compared, then every fourth
 _EVERY: Final = 4
-_FIRST_S: Final = 0.006  # time for the first steps
+_FIRST_S: Final = 0.025  # time for the first steps, enough to compare some on a slow machine
 _PER_STEP_S: Final = 4e-6  # and for each step
 _ENOUGH: Final = 256  # examples that were compared
 _MIN_VALUES: Final = 4  # of an example: fewer may be equal by chance
@@ -55,7 +55,7 @@ class _Fetched:
 class RepeatWatch:
     """Wraps what fetches the examples of a batch in this process, and hashes some of them.
 
-    That takes 6 ms and 4 µs per step at most.
+    That takes 25 ms and 4 µs per step at most.
     """
 
     def __init__(self) -> None:
