@@ -41,7 +41,7 @@ class Net(nn.Module):
         return table
 model = Net()
 adam = torch.optim.SGD(model.parameters(), 1e-2)
-for step in range(40):
+for step in range(200):
     ids = torch.randint(10, (4, 20))
     adam.zero_grad()
     F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
