@@ -7,8 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,9 @@ from stepladder.records.from_json import read_record
 from stepladder.records.ladder import Decision
 from stepladder.records.ledger_file import LEDGER_FILE
 from stepladder.records.scaling import SCALING_FILE, Scaling
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.devices.all_reduce import AllReduce
+from stepladder.rungs.devices.compressed_gradients import CompressedGradients
 from stepladder.rungs.devices.more_gpus import on_several_devices, with_devices
 from stepladder.rungs.formulas import with_one_time
 from stepladder.rungs.speed.larger_batch import LargerBatch
@@ -204,33 +207,48 @@ def test_a_climb_keeps_devices_that_divide_the_time_and_trains_on_them(tmp_path:
     assert f"efficiency {100 * found.measured[1].efficiency.estimate:.0f} % on 2 devices" in said
 
 
-@pytest.mark.distributed
-def test_a_larger_batch_is_tried_on_several_devices_as_one_change(tmp_path: Path) -> None:
-    """Batch and learning rate change together, and all ranks train with them."""
-    one = replace(
-        RECIPE,
-        device=replace(RECIPE.device, count=1),
-        schedule=ScheduleConfig(max_epochs=2),
-        stopping=StoppingConfig(early=False, restore_best=False),
-    )
-    name = f"{TASKS}:WaitingSteps"
+@contextmanager
+def climbing(
+    one: Recipe, name: str, folder: Path, *, rungs: Sequence[Rung], **options: Any
+) -> Iterator[Climb]:
+    """A climb of a few rungs that may use two devices."""
     task = load_task(name, store=one.data.store, recipe=one)
-    options = LadderConfig(devices=2, block_s=0.05, num_seeds=2, try_all=True)
-    job = JobConfig(recipe=one, ladder=options, run=RunConfig(dir=tmp_path, checks=Checks.OFF))
-    sources = open_sources(task)
+    ladder = LadderConfig(devices=2, block_s=0.05, num_seeds=2, **options)
+    job = JobConfig(recipe=one, ladder=ladder, run=RunConfig(dir=folder, checks=Checks.OFF))
     with Lab(
-        job=job, task=task, sources=sources, device=CPU, cache=tmp_path / "cache", seed=0
+        job=job,
+        task=task,
+        sources=open_sources(task),
+        device=CPU,
+        cache=folder / "cache",
+        seed=0,
     ) as lab:
-        climb = Climb(
+        yield Climb(
             lab=lab,
-            ledger=Ledger(tmp_path),
+            ledger=Ledger(folder),
             display=Display(io.StringIO()),
             show=lambda _: None,
             job="job",
             machine="machine",
             recipe=one,
-            rungs=(LargerBatch(),),
+            rungs=tuple(rungs),
         )
+
+
+ONE_DEVICE = replace(
+    RECIPE,
+    device=replace(RECIPE.device, count=1),
+    schedule=ScheduleConfig(max_epochs=2),
+    stopping=StoppingConfig(early=False, restore_best=False),
+)
+
+
+@pytest.mark.distributed
+def test_a_larger_batch_is_tried_on_several_devices_as_one_change(tmp_path: Path) -> None:
+    """Batch and learning rate change together, and all ranks train with them."""
+    one, name = ONE_DEVICE, f"{TASKS}:WaitingSteps"
+    with climbing(one, name, tmp_path, rungs=[LargerBatch()], try_all=True) as climb:
+        num_train = len(climb.lab.sources.train)
         alone = climb.measure()
         time = with_one_time(replace(alone.time, step_s=0.7 * alone.time.step_s), start=3.0)
         climb.profiles.append(on_several_devices(alone, time))  # as after a kept more_gpus
@@ -248,10 +266,44 @@ def test_a_larger_batch_is_tried_on_several_devices_as_one_change(tmp_path: Path
     for key, (before, after) in larger.change.items():
         assert values[key] == (after if is_kept else before)
     recipe = apply_change(with_devices(climb.profile, one, 2), larger.change)
-    run = replace(job.run, dir=tmp_path / "run", log_every=1)
+    run = RunConfig(dir=tmp_path / "run", checks=Checks.OFF, log_every=1)
     stepladder.train(config=JobConfig(recipe=recipe, run=run), task=name)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["devices"] == 2
     steps = [e for e in read_jsonl(tmp_path / "run" / "events.jsonl") if e["event"] == "train"]
-    num = 2 * -(-len(sources.train) // 16)
+    num = 2 * -(-num_train // 16)
     assert [step["step"] for step in steps] == list(range(1, num + 1))
     assert steps[-1]["learning_rate"] == pytest.approx(base_lr(recipe.batch))
+
+
+@pytest.mark.distributed
+def test_other_ways_to_exchange_gradients_are_tried_on_several_devices(tmp_path: Path) -> None:
+    """Both rungs are offered where sending seems slow, and the measured times decide."""
+    one, name = ONE_DEVICE, f"{TASKS}:HeavyGradients"
+    rungs = [AllReduce(), CompressedGradients()]
+    with climbing(one, name, tmp_path, rungs=rungs, try_all=True) as climb:
+        climb.measure()
+        climb.measure_devices()
+        alone = climb.profile
+        devices = alone.devices
+        assert devices is not None
+        assert devices.fit is not None
+        slow = replace(devices.fit, native_s=tuple(10 * one_s for one_s in devices.fit.native_s))
+        byte_s = 10 * devices.exchange_byte_s
+        devices = replace(devices, fit=slow, exchange_byte_s=byte_s)
+        time = with_one_time(alone.time, start=3.0)
+        climb.profiles.append(replace(on_several_devices(alone, time), devices=devices))
+        climb.recipe = with_devices(alone, one, 2)
+        found = climb.run()
+    chosen, halved = climb.trials
+    assert chosen.change == {"device.all_reduce": ("native", "auto")}
+    assert halved.change == {"device.gradient_compression": ("none", "bf16")}
+    for trial in climb.trials:
+        assert trial.before is not None
+        assert trial.after is not None
+        assert "start" in trial.after.one_time_s  # timed in several processes
+        is_kept = trial.verdict.decision is Decision.KEPT
+        ((key, (before, after)),) = trial.change.items()
+        assert recipe_values(found)[key] == (after if is_kept else before)
+    assert chosen.verdict.num_trainings == 0  # the same sums
+    if halved.verdict.decision is Decision.KEPT:
+        assert halved.verdict.num_trainings > 0  # what is learnt was compared

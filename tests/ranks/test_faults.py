@@ -221,6 +221,26 @@ def test_without_restarts_the_stopped_rank_ends_the_run_and_is_named(
     assert has_no_process(tmp_path)
 
 
+@pytest.mark.distributed
+def test_a_rank_that_ends_or_stops_within_an_own_all_reduce_is_named(
+    start: Start, tmp_path: Path
+) -> None:
+    """Over point-to-point messages, whose errors name no rank."""
+    words = ("--devices", "2", *SHORT, "--run.restarts", "0", "--all-reduce", "ring")
+    command = start("Plain", *words, env=fault("message", 1, tmp_path))
+    printed = command.ended()
+    assert command.process.returncode == 4, printed
+    assert_named(printed, 1, "was killed by SIGKILL")
+    (tmp_path / "happened").unlink()
+    env = fault("message", 1, tmp_path, signal.SIGSTOP)
+    command = start("Plain", *words, "--run.stall-s", "3", run="stopped", env=env)
+    wait_for(lambda: (tmp_path / "happened").exists())
+    printed = command.ended()
+    assert command.process.returncode == 4, printed
+    assert_stalled_is_named(printed, 1)
+    assert has_no_process(tmp_path)
+
+
 def assert_stalled_is_named(printed: str, rank: int) -> None:
     """Check that what ends the run names a rank that does not answer, its host and its log."""
     said = f"the run ended because rank {rank} has not answered for"

@@ -39,6 +39,7 @@ POINTS = {
     "backward": ("stepladder.training.update:Update.backward", "in_backward"),
     "collective": ("stepladder.parallel.agreement:StepAgreement.begin", "before"),
     "validation": (f"{TRAINING}.evaluate", "before"),
+    "message": ("stepladder.parallel.collectives.transport:GlooTransport.send", "before"),
     "gather": ("stepladder.training.evaluate:_Sums.add_up", "before"),
     "before_rename": ("stepladder.machine.filesystem:FileCalls.rename", "before"),
     "after_rename": ("stepladder.machine.filesystem:FileCalls.rename", "after"),
@@ -54,6 +55,7 @@ POINTS = {
     "after_finish": ("stepladder.parallel.heartbeat:Heart.stop", "before"),
 }
 CALLS = {"backward": 7, "collective": 7, "validation": 2, "gather": 2}
+CALLS |= {"message": 31}  # within the sums of a step
 CALLS |= {"data": 3, "held_out": 6, "log": 3}  # an epoch has 5 batches; others: the first call
 RANK_0_ONLY = ("before_rename", "after_rename")
 

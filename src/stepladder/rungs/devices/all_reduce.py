@@ -12,7 +12,7 @@ from stepladder.parallel.collectives.choice import NATIVE, Choice
 from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Devices, Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.devices.more_gpus import bucket_sizes
+from stepladder.rungs.devices.more_gpus import bucket_sizes, devices_of
 from stepladder.rungs.formulas import predict_time
 
 
@@ -42,21 +42,22 @@ class AllReduce(Rung):
             return "PowerSGD adds up its matrices by itself"
         return _why_not_faster(profile, recipe)
 
-    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Replace the time of PyTorch's own all-reduce by that of the fastest, for each bucket.
 
         step' = step - sum over buckets (native(n) - min over algorithms T(n)), where T(n) follows
         the messages of a schedule with the fitted cost of a message.
         """
-        assert profile.devices is not None
-        assert profile.devices.fit is not None
-        choice = Choice(profile.devices.fit)
-        sizes, native = bucket_sizes(profile), Choice(profile.devices.fit, algorithms=())
+        devices = devices_of(profile, recipe)
+        assert devices is not None
+        assert devices.fit is not None
+        choice, native = Choice(devices.fit), Choice(devices.fit, algorithms=())
+        sizes = bucket_sizes(profile)
         chosen = [choice(size) for size in sizes]
         before_s = sum(native(size).predicted_s for size in sizes)
         after_s = sum(one.predicted_s for one in chosen)
         now = profile.time
-        saved_s = min(before_s - after_s, _exchange_s(profile.devices, sum(sizes)), now.step_s / 2)
+        saved_s = min(before_s - after_s, _exchange_s(devices, sum(sizes)), now.step_s / 2)
         names = " and ".join(dict.fromkeys(one.name for one in chosen))
         return predict_time(
             self.name,
@@ -73,8 +74,8 @@ class AllReduce(Rung):
 
 def _why_not_faster(profile: Profile, recipe: Recipe) -> str | None:
     """Return why no algorithm is known to be faster than PyTorch's own."""
-    devices = profile.devices
-    if devices is None or devices.fit is None or devices.num != recipe.device.count:
+    devices = devices_of(profile, recipe)
+    if devices is None or devices.fit is None:
         return "not measured: the connections between these devices"
     choice = Choice(devices.fit)
     if all(choice(size).name == NATIVE for size in bucket_sizes(profile)):

@@ -11,7 +11,7 @@ from stepladder.parallel.collectives.choice import Choice
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Devices, Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.devices.more_gpus import bucket_sizes, travel_words
+from stepladder.rungs.devices.more_gpus import bucket_sizes, devices_of, travel_words
 from stepladder.rungs.formulas import predict_time
 
 _PASSES: Final = 3  # over the bytes of a bucket: it is read and written at 4 and 2 bytes a value
@@ -42,8 +42,8 @@ class CompressedGradients(Rung):
             return "one device sends no gradients"
         if recipe.device.precision is Precision.FP16_MASTER:
             return "the gradients have 16 bits already"
-        devices = profile.devices
-        if devices is None or devices.num != recipe.device.count:
+        devices = devices_of(profile, recipe)
+        if devices is None:
             return "not measured: the connections between these devices"
         if _saved_s(profile, recipe, devices)[2] <= 0:
             return "rounding the gradients takes longer than sending the other half of them"
@@ -57,8 +57,9 @@ class CompressedGradients(Rung):
         messages if the algorithm is chosen by size; on GPUs, where it overlaps with the backward
         pass, the saving is only a bound.
         """
-        assert profile.devices is not None
-        before_s, after_s, saved_s = _saved_s(profile, recipe, profile.devices)
+        devices = devices_of(profile, recipe)
+        assert devices is not None
+        before_s, after_s, saved_s = _saved_s(profile, recipe, devices)
         now, num_bytes = profile.time, profile.trainable_bytes
         saved_s = max(0.0, min(saved_s, now.step_s / 2))
         return predict_time(

@@ -255,6 +255,12 @@ def bucket_sizes(profile: Profile) -> list[int]:
     return [_BUCKET_BYTES] * whole + ([rest] if rest else [])
 
 
+def devices_of(profile: Profile, recipe: Recipe) -> Devices | None:
+    """Return what was measured of the devices that a recipe trains on; None: nothing."""
+    found = (profile.devices, profile.machines)
+    return next((one for one in found if one is not None and one.num == recipe.device.count), None)
+
+
 def backward_frac(profile: Profile) -> float:
     """Return the share of the backward pass in the model's time; two thirds if unknown."""
     forward_s, backward_s = (profile.phases_s.get(name, 0.0) for name in ("forward", "backward"))

@@ -46,6 +46,20 @@ def test_the_saving_is_that_of_the_fastest_algorithm(profile: Profile) -> None:
     assert found.note == "recursive_doubling for 10 MB of gradients"
 
 
+def test_the_devices_of_all_machines_count_once_they_are_used(profile: Profile) -> None:
+    """With more machines than devices here, what was measured between all of them decides."""
+    four = replace(TWO, num=4, fit=replace(FIT, num_ranks=4))
+    on_all = replace(RECIPE, device=replace(RECIPE.device, count=4))
+    assert (AllReduce().why_not(profile, on_all) or "").startswith("not measured")
+    both = replace(profile, machines=four)
+    assert AllReduce().why_not(both, on_all) is None
+    assert CompressedGradients().why_not(both, on_all) is None
+    own_s = 2 * (1e-3 + NUM_BYTES * 1e-8)  # two exchanges of all bytes, or four of parts
+    assert AllReduce().predict(both, on_all).inputs["chosen_s"] <= own_s
+    halves = CompressedGradients().predict(both, on_all)
+    assert halves.inputs == CompressedGradients().predict(profile, RECIPE).inputs
+
+
 def test_gradients_of_several_buckets_are_several_messages(profile: Profile) -> None:
     large = replace(profile, trainable_bytes=60 * 1024**2)
     found = AllReduce().predict(large, RECIPE)
