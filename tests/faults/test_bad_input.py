@@ -343,6 +343,7 @@ def test_another_config_in_the_same_folder_is_refused(
     assert "--overwrite" in said
 
 
+@pytest.mark.thorough
 def test_a_second_run_in_the_same_folder_waits_for_nobody(
     photos: Path, prepare: Run, train: Run
 ) -> None:

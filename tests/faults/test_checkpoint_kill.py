@@ -78,7 +78,11 @@ def kill_once(nursery: subprocess.Popen[str], folder: Path, has_rename: bool, wa
     return said
 
 
-@pytest.mark.parametrize("has_rename", [True, False], ids=["renamed", "in place"])
+@pytest.mark.parametrize(
+    "has_rename",
+    [True, pytest.param(False, marks=pytest.mark.thorough)],
+    ids=["renamed", "in place"],
+)
 def test_after_a_kill_the_newest_is_the_last_saved_or_the_one_in_the_making(
     tmp_path: Path, has_rename: bool
 ) -> None:

@@ -122,6 +122,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.thorough
 def test_a_killed_prepare_resumes_from_what_was_spooled(tmp_path: Path) -> None:
     source = table(tmp_path / "t.parquet")
     kills = [("add", 1), ("add", 35), ("finish", 1), ("add", 12), ("_write", 1), ("_write", 4)]
@@ -292,6 +293,7 @@ def test_room_for_the_pictures_is_checked_first(
 # 19: more than 2 GiB in a row group
 
 
+@pytest.mark.thorough
 def test_a_row_group_over_two_gigabytes_is_read_in_little_memory(tmp_path: Path) -> None:
     path, size, num_rows = tmp_path / "large.parquet", 16 << 20, 136
     one = pa.array([bytes(size)])

@@ -122,6 +122,7 @@ def timed(recipe: Recipe, folder: Path) -> Any:
         workload.close()
 
 
+@pytest.mark.distributed
 def test_a_block_on_two_devices_divides_each_batch(tmp_path: Path) -> None:
     """Each example waits 4 ms, so that two devices cannot be faster than 4 examples in turn."""
     both, blocks = timed(RECIPE, tmp_path)

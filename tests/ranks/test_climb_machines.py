@@ -89,6 +89,7 @@ def test_a_team_reaches_over_machines_and_ends(fleet: Fleet, tmp_path: Path) -> 
             assert not ("stepladder.measuring.ranks.member" in words and words[-1] == "1")
 
 
+@pytest.mark.distributed
 def test_a_process_of_another_machine_that_dies_is_named(fleet: Fleet, tmp_path: Path) -> None:
     with (
         Team(2, Answering, {}, is_cuda=False, folder=tmp_path, fleet=fleet) as both,

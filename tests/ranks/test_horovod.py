@@ -160,6 +160,7 @@ def test_an_elastic_training_continues_from_its_last_commit(how: str, tmp_path: 
     assert not list(tmp_path.glob("stepladder-elastic-*"))
 
 
+@pytest.mark.distributed
 def test_the_runner_returns_the_result_of_rank_0() -> None:
     def main(base: float) -> tuple[int, float]:
         import torch

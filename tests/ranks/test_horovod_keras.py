@@ -17,6 +17,8 @@ from tests.ranks.together import ROOT, environment
 
 Results = list[dict[str, Any]]
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.fixture(scope="module", autouse=True)
 def torch_backend() -> Any:

@@ -95,6 +95,7 @@ def test_rows_come_in_windows_where_that_is_asked_for(
     assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(NUM_ROWS))
 
 
+@pytest.mark.distributed
 @pytest.mark.smoke
 def test_the_same_plan_over_the_same_files_is_found_again(
     spark: Any, files: Path, tmp_path: Path

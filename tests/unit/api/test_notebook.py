@@ -69,6 +69,7 @@ def outputs_of(cells: list[str], folder: Path) -> list[Any]:
     return [cell.outputs for cell in notebook.cells]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the kernel
 def test_progress_is_shown_in_the_cell(tmp_path: Path) -> None:

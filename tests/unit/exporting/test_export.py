@@ -152,6 +152,7 @@ def test_half_weights_become_fp32(tmp_path: Path) -> None:
     torch.testing.assert_close(found, wanted, atol=5e-3, rtol=5e-3)
 
 
+@pytest.mark.thorough
 def test_torch_export_runs_with_torch_alone(
     exported: Callable[[ExportFormat], Path], tmp_path: Path
 ) -> None:

@@ -131,7 +131,10 @@ for step in range(50):
 """
 
 
-@pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError('an error')"])
+@pytest.mark.parametrize(
+    "end",
+    ["", "raise ValueError('an error')", pytest.param("sys.exit(3)", marks=pytest.mark.thorough)],
+)
 def test_files_are_written_at_the_end(end: str, tmp_path: Path) -> None:
     imports = "import atexit, copy, os, threading, time\n"
     text = PROGRAM.format(start=imports + SAVER, save="background_saves.save") + end

@@ -98,6 +98,7 @@ def run(script: str, *args: str, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_a_script_that_reads_slowly_keeps_its_examples_in_memory(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

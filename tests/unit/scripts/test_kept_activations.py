@@ -54,6 +54,7 @@ FACTS = ScriptFacts(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_results_are_the_same_without_a_second_forward(
     climber: Callable[[str], Any], rung: ScriptRung

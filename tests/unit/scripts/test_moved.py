@@ -47,6 +47,7 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
 
 
+@pytest.mark.thorough
 def test_a_copied_folder_runs_with_what_was_kept(project: Path, tmp_path: Path) -> None:
     before = run(project)
     shutil.copytree(project, tmp_path / "elsewhere")

@@ -82,6 +82,7 @@ def test_losses_are_the_same_bit_for_bit(
         assert [line for line in printed.splitlines() if line in losses] == losses
 
 
+@pytest.mark.thorough
 def test_a_mode_of_a_few_steps_is_left_on(climber: Callable[[str], Any], rung: ScriptRung) -> None:
     text = LATE.replace(
         "    optimizer.zero_grad()", f"    if step == 2:\n        {OFF}\n    optimizer.zero_grad()"

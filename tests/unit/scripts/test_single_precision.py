@@ -247,6 +247,7 @@ OWN_TENSORS = textwrap.dedent(
 ).lstrip()
 
 
+@pytest.mark.thorough
 def test_a_model_that_makes_float64_tensors_later_on_is_dropped(
     climber: Callable[[str], Any],
 ) -> None:
@@ -262,6 +263,7 @@ def test_a_model_that_makes_float64_tensors_later_on_is_dropped(
     assert found.reason.startswith("with it, the script failed: RuntimeError")
 
 
+@pytest.mark.thorough
 def test_a_model_that_makes_float64_tensors_fails_in_words(climber: Callable[[str], Any]) -> None:
     script = climber(OWN_TENSORS.replace("FIRST", "0"))
     with pytest.raises(UsageError, match="the script failed: RuntimeError"):

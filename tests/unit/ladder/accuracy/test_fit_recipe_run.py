@@ -25,6 +25,7 @@ from stepladder.rungs.accuracy.weight_decay import WeightDecay
 from stepladder.task import Task
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_rate_that_is_far_too_low_ends_as_a_recipe_that_learns(
     tmp_path: Path, blobs: type[Task], recipe: Recipe, monkeypatch: pytest.MonkeyPatch

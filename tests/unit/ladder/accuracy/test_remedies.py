@@ -177,6 +177,7 @@ def test_where_the_rate_is_far_too_low_a_higher_one_is_kept_and_nothing_is_regul
     assert found.training < before.training
 
 
+@pytest.mark.thorough
 def test_where_all_is_learnt_by_heart_decay_is_kept_and_no_rate_is_tried(
     make_lab, make_climb: MakeClimb, by_heart: Recipe
 ) -> None:
@@ -249,6 +250,7 @@ def test_a_task_without_classes_is_judged_by_its_loss(
     assert verdict.loss.high < 0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_recipe_is_grown_until_it_overfits_and_then_given_remedies(
     make_lab, make_climb: MakeClimb, by_heart: Recipe

@@ -270,6 +270,7 @@ def test_a_long_job_is_extrapolated_with_its_one_time_work(
     assert before.measured_epochs < 6 == before.epochs
 
 
+@pytest.mark.thorough
 def test_a_long_job_that_changed_is_timed_once_more_next_to_its_result(
     climbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

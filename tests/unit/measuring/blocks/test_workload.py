@@ -237,6 +237,7 @@ class SlowRows(TensorDataset):
         return super().__getitem__(row)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("threads", [1, 2])
 def test_batches_read_ahead_between_blocks_do_not_flatter_the_trunk(
     make: Make, threads: int

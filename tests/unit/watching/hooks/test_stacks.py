@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import _thread, gc, sys, threading, time
 from pathlib import Path
@@ -49,6 +51,7 @@ assert gc.isenabled() and parts == {"own"}, parts
 """
 
 
+@pytest.mark.thorough
 def test_garbage_is_collected_while_stacks_are_read(tmp_path: Path) -> None:
     """In Python 3.11 this ended in frames without code, or in threads that wait for each other."""
     file = tmp_path / "program.py"

@@ -219,6 +219,7 @@ def test_gradients_that_the_script_creates_itself_are_left_alone(watched: Watche
     assert not finding_of(report).is_alarm
 
 
+@pytest.mark.thorough
 def test_an_optimizer_that_calls_backward_itself_is_followed(watched: Watched) -> None:
     code = loop(optimizer="LBFGS").replace(
         "    loss.backward()\n    optimizer.step()\n",
