@@ -38,7 +38,7 @@ $(SPARK): $(CONSTRAINTS) | $(VENV)/.pip
 
 # Everything that the tests need
 $(STAMP): $(CORE) $(SPARK)
-	$(INSTALL) --find-links $(VENV)/wheels --editable '.[dev,tensorboard,mlflow,onnx,gpu,spark,ray,s3,delta]'
+	$(INSTALL) --find-links $(VENV)/wheels --editable '.[dev,tensorboard,mlflow,onnx,gpu,spark,ray,s3,delta,asynchronous]'
 	$(COMPILE)
 	touch $@
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -193,6 +194,19 @@ class Breaks(Plain):
         if os.environ.get("RANK") == "1" and self.num == 3:
             raise ValueError("the third batch of rank 1")
         return super().loss(model, batch)
+
+
+class Ends(Breaks):
+    """Ends the process of rank 1 at its first batch."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """End, on rank 1."""
+        if os.environ.get("RANK") == "1":
+            sys.stderr.write("the last words\n")
+            sys.stderr.flush()
+            os._exit(7)
+        time.sleep(0.1)
+        return Plain.loss(self, model, batch)
 
 
 class OutOfMemory(Breaks):

@@ -47,6 +47,7 @@ from stepladder.records.scaling import SCALING_FILE, Scaling
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.all_reduce import AllReduce
 from stepladder.rungs.devices.compressed_gradients import CompressedGradients
+from stepladder.rungs.devices.local_sgd import LocalSgd
 from stepladder.rungs.devices.more_gpus import on_several_devices, with_devices
 from stepladder.rungs.formulas import with_one_time
 from stepladder.rungs.speed.larger_batch import LargerBatch
@@ -280,7 +281,7 @@ def test_a_larger_batch_is_tried_on_several_devices_as_one_change(tmp_path: Path
 def test_other_ways_to_exchange_gradients_are_tried_on_several_devices(tmp_path: Path) -> None:
     """Both rungs are offered where sending seems slow, and the measured times decide."""
     one, name = ONE_DEVICE, f"{TASKS}:HeavyGradients"
-    rungs = [AllReduce(), CompressedGradients()]
+    rungs = [AllReduce(), CompressedGradients(), LocalSgd()]
     with climbing(one, name, tmp_path, rungs=rungs, try_all=True) as climb:
         climb.measure()
         climb.measure_devices()
@@ -295,16 +296,22 @@ def test_other_ways_to_exchange_gradients_are_tried_on_several_devices(tmp_path:
         climb.profiles.append(replace(on_several_devices(alone, time), devices=devices))
         climb.recipe = with_devices(alone, one, 2)
         found = climb.run()
-    chosen, halved = climb.trials
+    chosen, halved, local = climb.trials
     assert chosen.change == {"device.all_reduce": ("native", "auto")}
     assert halved.change == {"device.gradient_compression": ("none", "bf16")}
     for trial in climb.trials:
         assert trial.before is not None
         assert trial.after is not None
         assert "start" in trial.after.one_time_s  # timed in several processes
+    assert local.change == {
+        "device.count": (2, 1),
+        "asynchronous.method": ("off", "local_sgd"),
+        "asynchronous.workers": (4, 2),
+    }
+    for trial in climb.trials:
         is_kept = trial.verdict.decision is Decision.KEPT
-        ((key, (before, after)),) = trial.change.items()
-        assert recipe_values(found)[key] == (after if is_kept else before)
+        for key, (before, after) in trial.change.items():
+            assert recipe_values(found)[key] == (after if is_kept else before)
     assert chosen.verdict.num_trainings == 0  # the same sums
     if halved.verdict.decision is Decision.KEPT:
         assert halved.verdict.num_trainings > 0  # what is learnt was compared

@@ -74,6 +74,34 @@ class AllReduce(StrEnum):
     HIERARCHICAL = "hierarchical"
 
 
+class AsyncMethod(StrEnum):
+    """How workers train one model without waiting for each other at every step.
+
+    Each is explained, with measured curves, in docs/asynchronous.md.
+    """
+
+    OFF = "off"
+    PARAMETER_SERVER = "parameter_server"
+    BACKUP_WORKERS = "backup_workers"
+    HOGWILD = "hogwild"
+    LOCAL_SGD = "local_sgd"
+    DILOCO = "diloco"
+
+
+class WorkerData(StrEnum):
+    """What a worker reads; shard: its part of each epoch; all: every example, in its own order."""
+
+    SHARD = "shard"
+    ALL = "all"
+
+
+class AgeRule(StrEnum):
+    """Learning rate of an old gradient; none: as of a new one; inverse: divided by its age."""
+
+    NONE = "none"
+    INVERSE = "inverse"
+
+
 class Buckets(StrEnum):
     """How gradients are grouped for sending; size: 25 MiB each; layer: each weight on its own."""
 

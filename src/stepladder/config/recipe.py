@@ -11,7 +11,9 @@ from pathlib import Path
 
 from stepladder.config.checks import Range, ranged, require, require_ranges
 from stepladder.config.choices import (
+    AgeRule,
     AllReduce,
+    AsyncMethod,
     Auto,
     Buckets,
     ClassWeights,
@@ -29,6 +31,7 @@ from stepladder.config.choices import (
     VerifyPages,
     WeightsSource,
     Where,
+    WorkerData,
 )
 from stepladder.errors import UsageError
 
@@ -370,6 +373,66 @@ class DeviceConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AsynchronousConfig:
+    """Workers that train one model without waiting for each other at every step."""
+
+    method: AsyncMethod = AsyncMethod.OFF
+    """How the work of several workers is combined; off: devices are synchronous."""
+    workers: int = 4
+    """Number of workers, one process each; they share every global batch."""
+    max_age: int | None = ranged(None, Range(0))
+    """Of parameter_server: the most updates that a gradient may be behind; the worker that is
+    fastest waits for the others. 0: synchronous; none: no limit."""
+    age_rule: AgeRule = AgeRule.INVERSE
+    """Of parameter_server and hogwild: how the age of a gradient lowers its learning rate."""
+    data: WorkerData = WorkerData.SHARD
+    """Which examples a worker reads."""
+    num_backup: int = 1
+    """Of backup_workers: workers whose gradients a step does not wait for, and drops."""
+    local_steps: int = 8
+    """Of local_sgd and diloco: steps that each worker takes by itself between two averages."""
+    outer_lr: float = ranged(0.7, Range(0, takes_low=False))
+    """Of diloco: learning rate of the step along the average change of the workers."""
+    outer_momentum: float = ranged(0.9, Range(0, 1))
+    """Of diloco: Nesterov momentum of that step."""
+    simulate: bool = False
+    """Compute what all workers do in this process, in an order drawn from the seed: equal to the
+    bit each time, and slower."""
+    stragglers: float = ranged(1.0, Range(0, takes_low=False))
+    """With simulate: how many times as long the last worker takes as the others."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self, "asynchronous")
+        require(self.workers >= 1, "asynchronous.workers", self.workers, "1 or more")
+        require(self.local_steps >= 1, "asynchronous.local_steps", self.local_steps, "1 or more")
+        most = self.workers - 1
+        if self.method is AsyncMethod.BACKUP_WORKERS and not 1 <= self.num_backup <= most:
+            raise UsageError(
+                f"{self.num_backup} of {self.workers} workers cannot be backup workers",
+                where="asynchronous.num_backup",
+                fix=f"Use a number from 1 to {most}."
+                if most
+                else "Use --asynchronous.workers 2 or more.",
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether workers train."""
+        return self.method is not AsyncMethod.OFF
+
+    @property
+    def num_in_batch(self) -> int:
+        """Number of workers whose examples are a global batch; the others are backup workers."""
+        is_backed_up = self.method is AsyncMethod.BACKUP_WORKERS
+        return self.workers - (self.num_backup if is_backed_up else 0)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether workers take steps by themselves, and send the change of their weights."""
+        return self.method in (AsyncMethod.LOCAL_SGD, AsyncMethod.DILOCO)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One training run, as an immutable value."""
 
@@ -396,9 +459,15 @@ class Recipe:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     stopping: StoppingConfig = field(default_factory=StoppingConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    asynchronous: AsynchronousConfig = field(default_factory=AsynchronousConfig)
 
     def __post_init__(self) -> None:
         require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one process trains."""
+        return self.device.count == 1 and not self.asynchronous.is_on
 
 
 def uncompiled(recipe: Recipe) -> Recipe:

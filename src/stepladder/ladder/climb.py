@@ -151,11 +151,11 @@ class Climb:
             if not self.profiles:
                 self._allow_waiting(profile)
         else:
-            if self.recipe.device.count == 1:
+            if self.recipe.is_alone:
                 self.display.message("measuring the job …")
             told = nullcontext() if self.profiles else job_faults_told(self.lab.task)
             with doing("measuring the job", left_s=self.profile_s()), told:
-                is_one = self.recipe.device.count == 1
+                is_one = self.recipe.is_alone
                 profile = self._taken() if is_one else self._of_several()
         self.profiles.append(profile)
         self.lab.reserve_s = min(profile.time.total_s, _RESERVE_FRAC * self.lab.budget_s)
@@ -230,7 +230,7 @@ class Climb:
             StepladderError: if their processes fail.
         """
         num = self.options.devices
-        if num == 1 or self.recipe.device.count > 1 or self.profile.devices is not None:
+        if num == 1 or not self.recipe.is_alone or self.profile.devices is not None:
             return
         devices = self._probed_devices(num, f"{num} devices")
         self.profiles[-1] = replace(self.profile, devices=devices)
@@ -242,7 +242,8 @@ class Climb:
             StepladderError: if their processes fail.
         """
         num = self._num_on_machines
-        if num <= self.recipe.device.count or self.profile.machines is not None:
+        is_used = num <= self.recipe.device.count or self.recipe.asynchronous.is_on
+        if is_used or self.profile.machines is not None:
             return
         machines = self._probed_devices(num, f"{num} devices of all machines")
         self.profiles[-1] = replace(self.profile, machines=machines)

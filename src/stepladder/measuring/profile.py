@@ -170,9 +170,15 @@ def take_profile(
         budget_s: approximate seconds for the profile; determines the number of repetitions.
 
     Raises:
-        UsageError: if the recipe caches features and they cannot be cached.
+        UsageError: if the recipe caches features and they cannot be cached, or if workers train.
         StepladderError: any error that training itself would raise in its first steps.
     """
+    if recipe.asynchronous.is_on:
+        raise UsageError(
+            "a step of asynchronous workers has no phases that a profile could measure",
+            where="asynchronous.method",
+            fix="Leave it out: a climb tries local_sgd itself where that can pay off.",
+        )
     known = known if known is not None else ProfileMemory()
     with ExitStack() as stack:
         is_new = recipe.device.compile and not known.knows(memory_key("compile", recipe))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from stepladder.models.checkpointing import set_checkpointing
 from stepladder.models.forwards import as_built
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
+from stepladder.training.asynchronous.attach import Employer, parts_of_workers, rows_only
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.features.feature_pass import TrunkPass
 from stepladder.training.ranks.follower import share_start
@@ -55,6 +56,7 @@ class Subject:
         world: the ranks that take the steps together, each on its part of a batch.
         num_steps: taken so far.
         num_skipped: batches of `reader` that were read, but not used in a step.
+        has_workers: workers compute the steps, from examples that they read and augment.
     """
 
     task: Task
@@ -68,6 +70,7 @@ class Subject:
     world: World = ALONE
     num_steps: int = 0
     num_skipped: int = 0
+    has_workers: bool = False
 
     @property
     def trunk_and_head(self) -> tuple[nn.Module, nn.Module] | None:
@@ -144,9 +147,10 @@ class Subject:
         with clock.phase(Phase.TO_DEVICE):
             moved = self.to_device(batch)
         with clock.phase(Phase.AUGMENT):
-            moved = augment_part(
-                self.recipe, self.task, moved, epoch=0, device=self.device, world=self.world
-            )
+            if not self.has_workers:
+                moved = augment_part(
+                    self.recipe, self.task, moved, epoch=0, device=self.device, world=self.world
+                )
         if self.world.is_alone:
             self.parts.step(moved, step=self.num_steps, lr=self.lr)
         else:
@@ -218,19 +222,31 @@ class Subject:
 
 @contextmanager
 def open_subject(
-    recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, world: World = ALONE
+    recipe: Recipe,
+    task: Task,
+    sources: Sources,
+    *,
+    device: torch.device,
+    world: World = ALONE,
+    employer: Employer | None = None,
 ) -> Iterator[Subject]:
     """Build a recipe's model and step for the block; restore random states and threads after it.
 
     Args:
         world: the ranks that each build the same model, and take its steps together.
+        employer: of workers, which compute the steps if the recipe says so; None: this process
+            computes them.
     """
     threads = torch.get_num_threads()
     with untouched():
         use_threads(recipe)
         try:
             resolved = _resolved(recipe, sources.train)
-            yield _build(resolved, copy.copy(task), sources, device, world)
+            found = _build(resolved, copy.copy(task), sources, device, world)
+            if employer is not None and recipe.asynchronous.is_on:
+                found = _by_workers(found, employer)
+            with closing(found.parts.step):
+                yield found
         finally:
             torch.set_num_threads(threads)
 
@@ -259,6 +275,21 @@ def _build(
         lr=stage.lr,
         world=world,
     )
+
+
+def _by_workers(subject: Subject, employer: Employer) -> Subject:
+    """Return a subject whose steps workers compute; this process counts rows."""
+    parts = parts_of_workers(
+        subject.recipe,
+        subject.task,
+        subject.sources,
+        model=subject.model,
+        parts=subject.parts,
+        device=subject.device,
+        clock=subject.clock,
+        employer=employer,
+    )
+    return replace(subject, parts=parts, sources=rows_only(subject.sources), has_workers=True)
 
 
 def _resolved(recipe: Recipe, train: Source) -> Recipe:

@@ -117,6 +117,8 @@ class Devices:
             without the exchange of gradients; None: the batch is too small to be divided.
         share_wait_s: of it, waiting for the part; 0 in ledgers of earlier versions, whose
             `share_step_s` has no reading.
+        share_delay_s: of it, delays by chance: how much longer the slowest device of each step
+            takes than the one that is the slowest on average; 0 in ledgers of earlier versions.
         exchange_fixed_s, exchange_byte_s: a and c of t(n) = a + c n, the seconds to add up n bytes
             of gradients over all devices.
         fit: cost of messages between them; None on GPUs, and in ledgers of earlier versions.
@@ -128,6 +130,7 @@ class Devices:
     exchange_fixed_s: float
     exchange_byte_s: float
     share_wait_s: float = 0.0
+    share_delay_s: float = 0.0
     fit: Fit | None = None
 
 

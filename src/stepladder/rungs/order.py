@@ -19,6 +19,7 @@ from stepladder.rungs.devices.compressed_gradients import CompressedGradients
 from stepladder.rungs.devices.gpu import UseGpu
 from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.devices.larger_gpu import LargerGpu
+from stepladder.rungs.devices.local_sgd import LocalSgd
 from stepladder.rungs.devices.more_gpus import MoreGpus
 from stepladder.rungs.devices.more_machines import MoreMachines, TriedMachines
 from stepladder.rungs.speed.all_data import AllData
@@ -69,6 +70,7 @@ RUNGS: tuple[Rung, ...] = (
     MoreMachines(),
     AllReduce(),
     CompressedGradients(),
+    LocalSgd(),
 )
 """Rungs that make training faster, and rungs that use spare time for accuracy."""
 

@@ -23,6 +23,7 @@ from stepladder.parallel.handshake import differences_of_hosts, require_same_dat
 from stepladder.parallel.world import ALONE, World
 from stepladder.records import read_json, to_json, write_json
 from stepladder.task.contract import Task
+from stepladder.training.asynchronous.attach import require_workers
 from stepladder.training.baseline import STOP_REASON, read_baseline
 from stepladder.training.checkpoint.folder_checks import limits, require_space
 from stepladder.training.checkpoint.mirror import Mirror, begin_mirror
@@ -111,6 +112,8 @@ def train(
     ):
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
+    if job.recipe.asynchronous.is_on:
+        require_workers(job.recipe, task, sources, world)
     if not world.is_alone:
         require_parallel(job.recipe, sources, world)
         require_same_data(world, fingerprints_of(sources))
@@ -235,6 +238,7 @@ def _train_in_folder(
                 },
             )
             stack.callback(run.events.close)
+            stack.callback(run.parts.step.close)
             for change in changes:
                 display.message(f"config changed since the last attempt: {change}")
             if world_change is not None:

@@ -219,6 +219,9 @@ class Session(Training):
                     epoch=self.position.epoch,
                     **use_by_rank(used, self.world),
                 )
+            if stats := self.parts.step.take_worker_stats():
+                at = self.position
+                self.events.write("workers", step=at.step, epoch=at.epoch, **stats)
             if totals := reading_totals(self.train_reader):
                 by_host = {"received_bytes_by_host": received} if received else {}
                 self.events.write(

@@ -221,6 +221,16 @@ class Step:
             self._average, self._world = average, world
             set_exchanged(self._model, True)
 
+    def close(self) -> None:
+        """End what computes the steps beside this process; nothing here."""
+
+    def settle(self) -> None:
+        """Wait until nothing outside of a step changes the weights; nothing does here."""
+
+    def take_worker_stats(self) -> Mapping[str, Any]:
+        """Return what workers did since the last call, for the log; empty without workers."""
+        return {}
+
     def _sending(self, is_last: bool) -> AbstractContextManager[Any]:
         """Return the context of one part of a step: gradients are sent with the last one."""
         return nullcontext() if self._average is None else self._average.accumulating(is_last)
@@ -300,6 +310,11 @@ class Step:
         )
         self.clear_window()
         return means
+
+    @property
+    def num_in_window(self) -> int:
+        """Number of examples since the last call of take_window, of this rank."""
+        return self._num_examples
 
     def clear_window(self) -> None:
         """Reset the sums of the current window."""

@@ -136,7 +136,8 @@ class Training(Course):
         self.rule.stopping.reset_patience()
 
     def close(self) -> None:
-        """Close the readers."""
+        """Close the readers, and end workers."""
+        self.parts.step.close()
         for reader in (self.train_reader, self.val_reader):
             if reader is not None:
                 reader.close()
@@ -171,7 +172,11 @@ class Training(Course):
         self.agreed = agree(self.world, self.wishes())
 
     def share_buffers(self) -> None:
-        """Use the running statistics of rank 0 on all ranks, where a step changes them."""
+        """Use the running statistics of rank 0 on all ranks, where a step changes them.
+
+        Afterwards nothing changes the weights until the next step.
+        """
+        self.parts.step.settle()
         if not self.world.is_alone:
             self.world.share_buffers(self.model, frozen_names(self.model, self.parts.frozen))
 
@@ -195,8 +200,10 @@ class Training(Course):
         """Augment this rank's part of a batch on the device.
 
         MixUp draws partners from the global batch, so all ranks get all of its examples, and each
-        keeps its part of the result.
+        keeps its part of the result. Workers augment what they read themselves.
         """
+        if self.recipe.asynchronous.is_on:
+            return batch
         return augment_part(
             self.recipe,
             self.task,

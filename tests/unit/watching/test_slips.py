@@ -110,6 +110,33 @@ def test_a_loss_that_is_always_zero_is_named(watched: Watched) -> None:
     assert "nothing is learned" in one.evidence
 
 
+CRITIC = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+real = torch.randn(320, 4) + 1
+critic = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+CHANGE
+adam = torch.optim.Adam([p for p in critic.parameters() if p.requires_grad], 1e-3)
+for step in range(60):
+    rows = torch.randint(320, (32,))
+    adam.zero_grad()
+    scores = critic(real[rows]), critic(torch.randn(32, 4))
+    (scores[1].mean() - scores[0].mean()).backward()
+    adam.step()
+"""
+
+
+def test_a_last_bias_that_cancels_is_no_weight_that_was_forgotten(watched: Watched) -> None:
+    """Of a critic's scores, only differences count."""
+    assert found(watched(CRITIC.replace("CHANGE", "")), "frozen_by_accident") == []
+    ends = "for one in critic[0], critic[2]: nn.init.zeros_(one.weight)"
+    dead = CRITIC.replace("CHANGE", f"{ends}\nnn.init.constant_(critic[0].bias, -9.0)")
+    (one,) = found(watched(dead), "frozen_by_accident")
+    assert "0.weight" in one.evidence
+
+
 WINDOWS = """
 import torch
 import torch.nn.functional as F

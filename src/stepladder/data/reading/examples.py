@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from stepladder.data.store.shard_files import ShardFilesStats
 
@@ -113,6 +114,29 @@ class PictureSource(Source):
         out = np.empty((len(rows), *self.picture_shape), dtype=np.uint8)
         self.read_into(rows, out)
         return Examples(out, self.labels_of(rows))
+
+
+class RowsOnly(Source):
+    """The rows of another source, without its examples, for a process that does not use these."""
+
+    default_threads = 0
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.fingerprint, self.labels = source.fingerprint, source.labels
+        self.block_rows, self.max_window_rows = source.block_rows, source.max_window_rows
+        self.has_mixed_blocks, self.is_near = source.has_mixed_blocks, source.is_near
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """Return an array without columns, (len(rows), 0), and no targets."""
+        return Examples(torch.zeros((len(rows), 0)), None)
+
+    def describe(self, row: int) -> str:
+        """Return a readable name of a row."""
+        return self._source.describe(row)
 
 
 class ArrivalSource(Source):

@@ -355,6 +355,7 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         "fp16 scales each loss separately": recipe.device.precision not in _PRECISIONS,
         "the features are those of a sample": recipe.data.fraction < 1,
         "gradients are accumulated": recipe.batch.micro_batch_size,
+        "workers train": recipe.asynchronous.is_on,
         "gradients are rounded before each step": (
             recipe.device.gradient_compression is not GradientCompression.NONE
         ),

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from stepladder.measuring.probe import untouched
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
 from stepladder.task.contract import Task
+from stepladder.training.asynchronous.attach import Employer, rows_only, train_by_workers
 from stepladder.training.evaluate import Evaluation
 from stepladder.training.loop import fit
 from stepladder.training.setup.announcement import num_learning
@@ -158,16 +160,20 @@ def _open(
 def _begin(recipe: Recipe, task: Task, parts: Parts, device: torch.device) -> _Learning:
     data = recipe.data
     where = resolve_where(parts.sources.train, data.where, fraction=data.fraction)
-    recipe = replace(recipe, data=replace(data, where=where))
-    return _Learning.open(
+    workers = replace(recipe.asynchronous, simulate=True)  # one process, and always the same
+    recipe = replace(recipe, data=replace(data, where=where), asynchronous=workers)
+    training = _Learning.open(
         recipe,
         task,
-        parts.sources,
+        rows_only(parts.sources) if workers.is_on else parts.sources,
         model=make_model(recipe, task, device),
         device=device,
         clock=make_clock(device),
         stage=stages_of(recipe.train, recipe.batch)[-1],
     )
+    if workers.is_on:
+        train_by_workers(training, parts.sources, Employer(folder=Path()))
+    return training
 
 
 def _judged(training: _Learning, outcome: Outcome, parts: Parts) -> Outcome:

@@ -32,6 +32,7 @@ from stepladder.models.features import evaluating
 from stepladder.parallel.world import ALONE, World
 from stepladder.stats import autocorrelation_length
 from stepladder.task.contract import Task
+from stepladder.training.asynchronous.attach import Employer
 from stepladder.training.clock import Phase
 from stepladder.training.evaluate import evaluate
 from stepladder.training.features.feature_pass import batch_size_on
@@ -162,7 +163,8 @@ class Workload:
         self.pilot = BlockTimes(step_s=0.0, num_steps=0, validation_s=0.0)
         self._trunk_batches: Iterator[Batch] | None = None
         self._rows_of: dict[int, NDArray[np.int64]] = {}  # by step since the last check
-        opened = open_subject(recipe, task, sources, device=device, world=world)
+        employer = Employer(folder=cache)
+        opened = open_subject(recipe, task, sources, device=device, world=world, employer=employer)
         self._base = base = self._stack.enter_context(opened)
         self._way = base.trunk_pass()
         size = batch_size_on(device)
@@ -261,6 +263,8 @@ class Workload:
             extra_s += first_s - self._pilot_steps(min_s)
             first_s, batch_s = self._pilot_validation(min_s)
             extra_s += first_s - batch_s
+        if self._base.has_workers:
+            self.one_time_s["start"] = max(0.0, extra_s)
         if self.is_compiled:
             self.one_time_s["compile"] = max(0.0, extra_s) + compiler_start_s(device)
 

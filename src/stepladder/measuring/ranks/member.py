@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any
 
 from stepladder.measuring.ranks.processes import knock
 from stepladder.measuring.ranks.team import Answer, Member, as_answer, receive, send
 from stepladder.parallel.group import opened_world
 from stepladder.parallel.handshake import require_same_programs
 from stepladder.parallel.join import take_place
-
-_POLL_S: Final = 0.5
+from stepladder.parallel.orphans import end_with_parent
 
 
 def main(connection: Connection[Any, Any]) -> None:
     """Join the other processes, and answer commands until the connection is closed."""
-    _end_with_parent()
+    end_with_parent()
     member: Member = receive(connection)
     place = member.place
     with opened_world(place, is_cuda=member.is_cuda, start_s=member.meet_s) as world:
@@ -46,18 +43,6 @@ def main(connection: Connection[Any, Any]) -> None:
             send(connection, answer)
     sys.stdout.flush()
     os._exit(0)  # threads of readers and collectives need not end
-
-
-def _end_with_parent() -> None:
-    """End this process once the one that started it has died, also within a collective."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_POLL_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="stepladder-parent", daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -80,6 +82,7 @@ def probe_devices(
             start_s=team.start_s,
             share_step_s=None if slowest is None else slowest.step_s,
             share_wait_s=0.0 if slowest is None else slowest.wait_s,
+            share_delay_s=delay_s(known),
             exchange_fixed_s=fixed_s,
             exchange_byte_s=byte_s,
             fit=None if is_cuda else team.ask("fit")[0],
@@ -92,10 +95,20 @@ class Share(NamedTuple):
     Attributes:
         step_s: seconds until the slowest device has taken it, without the exchange of gradients.
         wait_s: of these, waiting for the batch.
+        own_s: seconds until this device itself has taken it.
     """
 
     step_s: float
     wait_s: float
+    own_s: float
+
+
+def delay_s(shares: Sequence[Share]) -> float:
+    """Return the delays of a step by chance: those of the device that is slowest on average."""
+    if not shares:
+        return 0.0
+    mean_s = sum(share.step_s for share in shares) / len(shares)
+    return max(0.0, mean_s - max(share.own_s for share in shares))
 
 
 class _Member:
@@ -126,12 +139,14 @@ class _Member:
             closing.callback(batches.close)
             meet = torch.zeros(1, device=device)
             waits_s: list[float] = []
+            own_s: list[float] = []
             fractions: list[float] = []  # of a full step
 
             def step() -> None:
-                before_s = reader.stats.wait_s
+                before_s, began_s = reader.stats.wait_s, time.perf_counter()
                 batch = subject.step_on(batches)
                 wait_for(device)
+                own_s.append(time.perf_counter() - began_s)
                 dist.all_reduce(meet)
                 wait_for(device)
                 waits_s.append(reader.stats.wait_s - before_s)
@@ -143,8 +158,9 @@ class _Member:
             for _ in range(_WARM_UP):
                 step()
             steps_s = times_of(step, _STEP_BUDGET_S, world, most=_MOST_STEPS)
-            full = sum(fractions[-len(steps_s) :])
-            return Share(sum(steps_s) / full, sum(waits_s[-len(steps_s) :]) / full)
+            num = len(steps_s)
+            full = sum(fractions[-num:])
+            return Share(*(sum(times[-num:]) / full for times in (steps_s, waits_s, own_s)))
 
     def exchange_s(self, num_bytes: int) -> float:
         """Return the seconds to add up gradients over all devices."""

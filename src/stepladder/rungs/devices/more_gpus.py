@@ -49,6 +49,8 @@ class MoreGpus(Rung):
         """Refuse without several devices, or if a batch cannot be divided among them."""
         if recipe.device.count > 1:
             return "already on"
+        if recipe.asynchronous.is_on:
+            return "several workers train already"
         devices = profile.devices
         if devices is None:
             return "only one device may be used: --devices 2 or more tries several"

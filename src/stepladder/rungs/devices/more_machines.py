@@ -154,6 +154,8 @@ class TriedMachines(MoreMachines):
         machines, batch = profile.machines, recipe.batch.global_batch_size
         if machines is None or recipe.device.count >= machines.num:
             return "already on"
+        if recipe.asynchronous.is_on:
+            return "workers train already, which share one machine"
         return why_not_divided(machines, batch)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:

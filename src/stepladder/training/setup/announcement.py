@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from stepladder.config.choices import GradientCompression, Precision, ScheduleKind, TrainMode
+from stepladder.config.choices import (
+    AsyncMethod,
+    GradientCompression,
+    Precision,
+    ScheduleKind,
+    TrainMode,
+)
 from stepladder.config.options import JobConfig
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import AsynchronousConfig, Recipe
 from stepladder.optim.schedule import horizon_steps
 from stepladder.optim.table import spec_of
 from stepladder.task.load import BUILT_IN
@@ -59,18 +65,27 @@ def num_learning(model: nn.Module) -> int:
 
 def batch_line(job: JobConfig) -> str:
     """Describe the global batch, the batch per device, and gradient accumulation."""
-    batch, device = job.recipe.batch, job.recipe.device
-    num = device.count * device.replicas
+    batch, device, workers = job.recipe.batch, job.recipe.device, job.recipe.asynchronous
+    num = workers.num_in_batch if workers.is_on else device.count * device.replicas
     share = -(-batch.global_batch_size // num)
     micro = min(batch.micro_batch_size or share, share)
     is_uneven = micro == share and batch.global_batch_size % num
     words = [
         f"global {batch.global_batch_size}",
-        f"per device {micro}" + (f" or {share - 1} (unequal parts)" if is_uneven else ""),
+        f"per {'worker' if workers.is_on else 'device'} {micro}"
+        + (f" or {share - 1} (unequal parts)" if is_uneven else ""),
         f"accumulation {-(-share // micro)}",
-        *([f"{num} devices"] if num > 1 else []),
+        *([f"{num} devices"] if num > 1 and not workers.is_on else []),
+        *([f"{workers.workers} workers by {_of_workers(workers)}"] if workers.is_on else []),
     ]
     return ", ".join(words)
+
+
+def _of_workers(config: AsynchronousConfig) -> str:
+    """Return how workers train: `hogwild, one thread each`."""
+    if config.method is AsyncMethod.HOGWILD:
+        return f"{config.method}, one thread each"
+    return f"{config.method}{', simulated' if config.simulate else ''}"
 
 
 def schedule_line(run: Session) -> str:
@@ -108,7 +123,7 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
             f"weights to each at every step; --devices {num} gives the same and is faster, with a "
             "process for each"
         )
-    found += _of_power_sgd(recipe)
+    found += _of_power_sgd(recipe) + _of_order(recipe)
     if recipe.batch.global_batch_size > run.num_train:
         found.append(
             f"a batch has {recipe.batch.global_batch_size} examples, but there are only "
@@ -145,6 +160,16 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
         fingerprint=sources.train.fingerprint,
     )
     return found
+
+
+def _of_order(recipe: Recipe) -> list[str]:
+    workers = recipe.asynchronous
+    if not (workers.is_on and recipe.deterministic) or workers.simulate:
+        return []
+    return [
+        "time decides in which order workers change the weights, so that another run gives "
+        "others despite --deterministic; --asynchronous.simulate gives the same"
+    ]
 
 
 def _of_power_sgd(recipe: Recipe) -> list[str]:

@@ -206,7 +206,7 @@ def _can_cache(
     Returns:
         That, and why not, if the job has the form for it: a frozen trunk and no random views.
     """
-    if not recipe.auto or recipe.features.cached_views:
+    if not recipe.auto or recipe.features.cached_views or recipe.asynchronous.is_on:
         return False, ""  # fixed views are other examples: only if they are asked for
     with random_state_kept():
         try:

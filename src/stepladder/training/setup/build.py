@@ -24,6 +24,7 @@ from stepladder.data.batch import Batch
 from stepladder.data.features.feature_source import FeatureSource
 from stepladder.data.order.order_choice import refuse_hosts, resolve_order
 from stepladder.data.reading.datasets import as_source
+from stepladder.data.reading.examples import RowsOnly
 from stepladder.data.reading.reader import Reader, Source, resolve_where
 from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.machine import keep_freed_memory, num_cores
@@ -340,8 +341,8 @@ def make_held_out_reader(
 
 
 def _held(where: Where, source: Source) -> Where:
-    """Return where examples are held; features are in memory already."""
-    return Where.STREAM if isinstance(source, FeatureSource) else where
+    """Return where examples are held; features are in memory already, and rows alone are not."""
+    return Where.STREAM if isinstance(source, (FeatureSource, RowsOnly)) else where
 
 
 def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
@@ -411,11 +412,13 @@ def make_stage_parts(
     clock: Clock,
     world: World = ALONE,
     example: Batch | None = None,
+    update_type: type[Update] = Update,
 ) -> StageParts:
     """Freeze the weights that the stage does not train, and make its optimizer and step.
 
     Args:
         example: of a few examples on the device, in a world of several ranks.
+        update_type: what applies gradients.
     """
     frozen = enter_stage(stage, task, model)
     set_training(model, frozen)
@@ -426,7 +429,7 @@ def make_stage_parts(
     has_half = precision in (Precision.FP16, Precision.FP16_MASTER)
     optimizer = build_optimizer(recipe.optimizer, model, lr=stage.lr)
     master = MasterWeights(optimizer) if precision is Precision.FP16_MASTER else None
-    update = Update(
+    update = update_type(
         optimizer,
         device=device,
         scaler=torch.amp.GradScaler(device.type) if has_half else None,

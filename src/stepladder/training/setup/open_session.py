@@ -16,6 +16,7 @@ from stepladder.data.reading.reader import Reader
 from stepladder.models.features import evaluating
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
+from stepladder.training.asynchronous.attach import Employer, rows_only, train_by_workers
 from stepladder.training.baseline import Against, read_baseline
 from stepladder.training.checkpoint.checkpoint import Checkpoints, check_fits
 from stepladder.training.checkpoint.checkpoint_files import Loaded
@@ -144,7 +145,7 @@ def open_session(
     run = Session.open(
         recipe,
         task,
-        sources,
+        rows_only(sources) if recipe.asynchronous.is_on else sources,
         model=model,
         device=device,
         clock=clock,
@@ -160,11 +161,13 @@ def open_session(
         checkpoints=around.checkpoints,
         state=RunState(facts=facts, against=against),
     )
+    if recipe.asynchronous.is_on:
+        train_by_workers(run, sources, Employer.of(job.run))
     if loaded is not None:
         clock.go_on_from(**loaded.state["clock"])
         restore(run, run.state, loaded)
         run.committed_step = run.position.step
-    if recipe.device.compile:
+    if recipe.device.compile and not recipe.asynchronous.is_on:
         warm_up(run)
     return run
 

@@ -12,6 +12,7 @@ _FIRST: Final = 2  # looks that are left out: a factor may be zero only at the s
 _MAX_WEIGHTS: Final = 500  # the first ones
 _MAX_VALUES: Final = 4_000_000  # of a weight that is read as a whole
 _SAMPLE: Final = 64
+_BIAS: Final = ".bias"
 
 
 class ZeroGradients:
@@ -44,12 +45,29 @@ class ZeroGradients:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of these weights."""
-        return tuple(name for _, name, _ in self._left or ())
+        return tuple(name for name, _ in self._found())
 
     @property
     def num_zero(self) -> int:
         """Return how many of them were zero themselves."""
-        return sum(is_zero for _, _, is_zero in self._left or ())
+        return sum(is_zero for _, is_zero in self._found())
+
+    def _found(self) -> list[tuple[str, bool]]:
+        """Return them, without biases of layers whose other weights have gradients.
+
+        The gradient of a last bias cancels in a difference of scores, such as a critic's.
+        """
+        left = {name: is_zero for _, name, is_zero in self._left or ()}
+        layers = {_layer(name) for name in left if not name.endswith(_BIAS)}
+        return [
+            (name, is_zero)
+            for name, is_zero in left.items()
+            if not name.endswith(_BIAS) or _layer(name) in layers
+        ]
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _is_zero(param: Any) -> bool:

@@ -1,0 +1,1 @@
+"""Asynchronous training: a server that combines what its workers send."""
