@@ -29,6 +29,7 @@ LEARNS_THE_SAME = {
     "device.all_reduce",
     "device.all_reduce_fit",
     "device.buckets",
+    "device.sharded",
     "device.sync_batchnorm",  # a climb measures learning on one device
     "model.fold_batchnorm",
     "features.cached",

@@ -133,6 +133,44 @@ class WithIdle(Plain):
         return
 
 
+class Tied(Plain):
+    """With one weight under two names."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Return the model, whose head has a second name."""
+        model = Net(has_norm=False, has_idle=False)
+        model.again = nn.Linear(8, NUM_CLASSES)
+        model.again.weight = model.head.weight
+        model.again.bias = model.head.bias
+        return model
+
+    def split(self, model: nn.Module) -> None:
+        """Return None: the model cannot be split."""
+        return
+
+
+class Masked(Plain):
+    """With buffers that never change, and that float32 cannot hold."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Return the model with a mask, a large number, and digits of float64."""
+        model = Net(has_norm=False, has_idle=False)
+        model.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+        model.register_buffer("table", torch.tensor([2**24 + 1, 3]))
+        model.register_buffer("digits", torch.tensor([0.1], dtype=torch.float64))
+        return model
+
+
+class NanGradient(Plain):
+    """A loss that is finite, with a gradient that is not."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the losses, plus the square root of zero."""
+        losses, logs = super().loss(model, batch)
+        assert isinstance(model, Net)
+        return losses + (model.head.weight.sum() * 0).abs().sqrt(), logs
+
+
 class Mixing(Plain):
     """With MixUp of pictures and their targets."""
 

@@ -344,6 +344,9 @@ class DeviceConfig:
     instead of measuring the connections."""
     buckets: Buckets = Buckets.SIZE
     """How gradients are grouped for sending."""
+    sharded: bool = False
+    """Divide weights, gradients and the optimizer's state among the devices, instead of keeping all
+    of them on each: for models that do not fit; sends half as much again."""
     gradient_compression: GradientCompression = GradientCompression.NONE
     """Send less than whole gradients; may change what is learnt. PowerSGD keeps what it has left
     out in memory only: a run that resumes is not equal to the bit to one without a break."""
@@ -358,6 +361,8 @@ class DeviceConfig:
                 where="device.gradient_compression",
                 fix="Leave out device.all_reduce and device.buckets, or use bf16.",
             )
+        if self.sharded:
+            _require_shardable(self)
         require(self.threads >= 0, "device.threads", self.threads, "0 or more")
         require(self.count >= 1, "device.count", self.count, "1 or more")
         require(self.replicas >= 1, "device.replicas", self.replicas, "1 or more")
@@ -372,6 +377,34 @@ class DeviceConfig:
             )
 
 
+def _require_shardable(device: DeviceConfig) -> None:
+    """Raise UsageError if other options of the device do not go with a sharded model."""
+    others = {
+        "device.all_reduce": device.all_reduce is not AllReduce.NATIVE,
+        "device.buckets": device.buckets is not Buckets.SIZE,
+        "device.gradient_compression": (
+            device.gradient_compression is not GradientCompression.NONE
+        ),
+        "device.compile": device.compile,
+        "device.replicas": device.replicas > 1,
+    }
+    other = next((name for name, is_set in others.items() if is_set), None)
+    if other is not None:
+        raise UsageError(
+            f"{other} does not go with a model that is divided among devices",
+            where="device.sharded",
+            why="Each device has a part of every weight, and FSDP sends and adds up the parts.",
+            fix=f"Leave out {other}, or device.sharded.",
+        )
+    if device.precision in (Precision.FP16, Precision.FP16_MASTER):
+        raise UsageError(
+            f"device.precision {device.precision} has not been tried with a model that is divided "
+            "among devices",
+            where="device.sharded",
+            fix="Use --device.precision bf16.",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class AsynchronousConfig:
     """Workers that train one model without waiting for each other at every step."""
@@ -384,7 +417,7 @@ class AsynchronousConfig:
     """Of parameter_server: the most updates that a gradient may be behind; the worker that is
     fastest waits for the others. 0: synchronous; none: no limit."""
     age_rule: AgeRule = AgeRule.INVERSE
-    """Of parameter_server and hogwild: how the age of a gradient lowers its learning rate."""
+    """Of parameter_server: how the age of a gradient lowers its learning rate."""
     data: WorkerData = WorkerData.SHARD
     """Which examples a worker reads."""
     num_backup: int = 1

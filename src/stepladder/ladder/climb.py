@@ -32,7 +32,7 @@ from stepladder.ladder.timing.patience import allowance_s
 from stepladder.ladder.trial import TrialResult, apply_change, run_trial
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.machine.activity import doing
-from stepladder.measuring.profile import PROFILE_S, ProfileMemory, take_profile
+from stepladder.measuring.profile import PROFILE_S, ProfileMemory, refuse_workers, take_profile
 from stepladder.measuring.ranks.probe import probe_devices
 from stepladder.records import Json, to_json, write_json
 from stepladder.records.climb import FitErrors, JointChange
@@ -144,6 +144,8 @@ class Climb:
             NoAdvice: if the timelines do not close.
             StepladderError: if the original job cannot be measured.
         """
+        if not self.trials:
+            refuse_workers(self.recipe)
         key = recipe_key(self.recipe)
         earlier = self.ledger.find_profile(key) if self.reads_ledger else None
         if earlier is not None and earlier.no_advice_because is None:

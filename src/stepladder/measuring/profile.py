@@ -173,12 +173,7 @@ def take_profile(
         UsageError: if the recipe caches features and they cannot be cached, or if workers train.
         StepladderError: any error that training itself would raise in its first steps.
     """
-    if recipe.asynchronous.is_on:
-        raise UsageError(
-            "a step of asynchronous workers has no phases that a profile could measure",
-            where="asynchronous.method",
-            fix="Leave it out: a climb tries local_sgd itself where that can pay off.",
-        )
+    refuse_workers(recipe)
     known = known if known is not None else ProfileMemory()
     with ExitStack() as stack:
         is_new = recipe.device.compile and not known.knows(memory_key("compile", recipe))
@@ -208,6 +203,20 @@ def take_profile(
         time = replace(time, checkpoint_s=checkpoints_s(saving, time, every_s=checkpoint_every_s))
     profile = Profile(time=time, curve=curve, save_s=save_s, **found)
     return replace(profile, provenance=provenance_of(profile))
+
+
+def refuse_workers(recipe: Recipe) -> None:
+    """Check that a recipe can be profiled.
+
+    Raises:
+        UsageError: if workers take its steps.
+    """
+    if recipe.asynchronous.is_on:
+        raise UsageError(
+            "a step of asynchronous workers has no phases that a profile could measure",
+            where="asynchronous.method",
+            fix="Leave it out: a climb tries local_sgd itself where that can pay off.",
+        )
 
 
 class _Measuring:

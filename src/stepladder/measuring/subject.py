@@ -73,6 +73,12 @@ class Subject:
     has_workers: bool = False
 
     @property
+    def unit(self) -> int:
+        """Number of steps that are taken together: more than one if workers take local steps."""
+        workers = self.recipe.asynchronous
+        return workers.local_steps if self.has_workers and workers.is_local else 1
+
+    @property
     def trunk_and_head(self) -> tuple[nn.Module, nn.Module] | None:
         """The trunk and the head of the model, or None."""
         return self.task.split(self.model)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.errors import DataError
+from stepladder.models.sharded_tensors import assign_
 from stepladder.optim.contract import OwnOptimizer
 from stepladder.optim.scalars import HOST_SCALARS, as_numbers_, as_tensors_
 
@@ -126,7 +127,9 @@ def _place(value: Tensor, weight: nn.Parameter, key: str, *, is_on_device: bool)
         return value.to(weight.device if is_on_device else "cpu", copy=True)
     if value.shape != weight.shape:
         raise _misfit(f"{key} has shape {tuple(value.shape)}, but its weight {tuple(weight.shape)}")
-    return torch.empty_like(weight, dtype=value.dtype, requires_grad=False).copy_(value)
+    placed = torch.empty_like(weight, dtype=value.dtype, requires_grad=False)
+    assign_(placed, value)
+    return placed
 
 
 def _misfit(what: str) -> DataError:

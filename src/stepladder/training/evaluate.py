@@ -15,6 +15,7 @@ from stepladder.config.choices import Monitor, Precision
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader
 from stepladder.machine.activity import doing, on_its_own
+from stepladder.parallel.sharding import ShardedModel
 from stepladder.parallel.world import ALONE, World
 from stepladder.stats import Estimate, mean_estimate
 from stepladder.task.contract import Task
@@ -107,6 +108,8 @@ def evaluate(
     max_batches: int | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
     world: World = ALONE,
+    sharded: ShardedModel | None = None,
+    stand_in: Callable[[], Batch] | None = None,
 ) -> Evaluation:
     """Evaluate a model on a split, in eval mode and without gradients.
 
@@ -118,6 +121,9 @@ def evaluate(
         max_batches: evaluate only the first batches; None: all.
         is_cancelled: called before each batch; has to be the same on all ranks.
         world: the ranks that the reader's batches are divided among.
+        sharded: the model, if it is divided among the ranks, which then compute every batch
+            together.
+        stand_in: returns an example on the device, for a rank whose part of a batch is empty.
 
     Raises:
         EvaluationCancelled: if is_cancelled returns True.
@@ -132,18 +138,30 @@ def evaluate(
     num_batches = reader.steps_per_epoch
     total = num_batches if max_batches is None else min(max_batches, num_batches)
     try:
-        with doing("evaluating", total=total) as activity, torch.inference_mode():
+        # weights that are put together cannot be tensors of inference mode
+        no_gradients = torch.inference_mode() if sharded is None else torch.no_grad()
+        with doing("evaluating", total=total) as activity, no_gradients:
             for idx, batch in enumerate(_read(batches)):
                 activity.done = idx
                 if idx == max_batches:
                     break
                 if is_cancelled():
                     raise EvaluationCancelled
-                if not batch.ids.numel():
-                    continue  # the part of this rank is empty
-                on_device = batch.to(device, memory_format=memory_format)
+                is_empty = not batch.ids.numel()  # the part of this rank
+                if is_empty and (sharded is None or stand_in is None):
+                    continue
+                on_device = (
+                    stand_in()
+                    if is_empty and stand_in is not None
+                    else batch.to(device, memory_format=memory_format)
+                )
                 with autocast(device, precision):
-                    metrics = task.metrics(model, on_device)
+                    if sharded is None:
+                        metrics = task.metrics(model, on_device)
+                    else:
+                        metrics = sharded(task.metrics, model, on_device)
+                if is_empty:
+                    continue
                 sums.add(metrics.sums, metrics.counts)
                 parts["rows"].append(batch.ids)
                 parts["losses"].append(metrics.losses.float())

@@ -436,7 +436,26 @@ def _open(
         loaded=loaded,
         world=way.world,
         downloaded=downloaded,
+        has_new_data=start.has_new_data,
     )
+    try:
+        return _began(run, job, sources, folder=folder, start=start, display=display)
+    except BaseException:
+        run.parts.step.close()
+        raise
+
+
+def _began(
+    run: Session,
+    job: JobConfig,
+    sources: Sources,
+    *,
+    folder: RunFolder,
+    start: Start,
+    display: Display,
+) -> Session:
+    """Check the space, and announce an open session."""
+    loaded, events = start.loaded, run.events
     need_bytes = checkpoints_bytes(
         run.learned_weights(),
         run.frozen_weights(),

@@ -268,6 +268,8 @@ class Session(Training):
             for start, stop in self._parts_of(entry, bad_ranks)
             for row in self.train_reader.order.samples(entry.epoch, start, stop)
         ]
+        if self.recipe.asynchronous.is_on:
+            rows = []  # workers read others
         source = self.train_reader.source
         named = ", ".join(f"{row} ({source.describe(row)})" for row in rows[:8])
         self.events.write(
@@ -284,8 +286,12 @@ class Session(Training):
             f"the loss or its gradient became NaN or infinite at step {step} of the training"
             + (f", first on {of_rank}" if of_rank else ""),
             where=str(self.config.dir),
-            why=f"{_its_examples(of_rank)} were {named}{', ...' if len(rows) > 8 else ''}. The "
-            "weights are still those before this step, and the last checkpoint is intact.",
+            why=(
+                f"{_its_examples(of_rank)} were {named}{', ...' if len(rows) > 8 else ''}. The "
+                "weights are still those before this step, and the last checkpoint is intact."
+                if rows
+                else "The last checkpoint is intact."
+            ),
             fix=f"{lower}(--optimizer.clip-norm 1), or inspect these samples."
             if step
             else "No weight has changed yet: inspect these samples, and check the loss with "
@@ -378,7 +384,11 @@ class Session(Training):
         self.check_finite()
         self.share_buffers()
         self.parts.step.gather_window()
-        if self.committed_step == self.position.step and not list(self.rule.best.uncommitted()):
+        is_saved = self.committed_step == self.position.step
+        is_needed = not is_saved or bool(list(self.rule.best.uncommitted()))
+        if self.parts.sharded is not None:  # the others send their parts
+            is_needed = self.world.from_main(is_needed)
+        if not is_needed:
             return
         with self.clock.phase(Phase.CHECKPOINT):
             with on_its_own("writing a checkpoint"):

@@ -21,6 +21,7 @@ from stepladder.parallel.batchnorm import SyncedBatchNorm, set_counted, set_exch
 from stepladder.parallel.collectives.exchange import Exchange
 from stepladder.parallel.gradients import GradientAverage
 from stepladder.parallel.replicas import Replicas
+from stepladder.parallel.sharding import ShardedGradients, ShardedModel
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, Phase
@@ -79,6 +80,7 @@ class Step:
         world: the ranks that train together.
         is_static, has_unused, is_repeatable, exchange: see `GradientAverage`.
         devices: of this process, if it trains on more than one; see `Replicas`.
+        sharded: the model, if it is divided among the ranks.
 
     Attributes:
         agreed: what all ranks agreed in the last step, in a world of several.
@@ -103,6 +105,7 @@ class Step:
         is_repeatable: bool = False,
         exchange: Exchange | None = None,
         devices: Sequence[torch.device] = (),
+        sharded: ShardedModel | None = None,
     ) -> None:
         self._threads = threads
         self._task = task
@@ -116,10 +119,11 @@ class Step:
         self._seed = seed
         self._is_random = is_random
         self._world = world
-        self._average = (
-            None
-            if world.is_alone
-            else GradientAverage(
+        self._average: GradientAverage | ShardedGradients | None = None
+        if sharded is not None:
+            self._average = ShardedGradients(sharded, self._own_losses)
+        elif not world.is_alone:
+            self._average = GradientAverage(
                 model,
                 self._own_losses,
                 is_static=is_static,
@@ -127,7 +131,6 @@ class Step:
                 is_repeatable=is_repeatable and world.size > 2,  # two are added up in any order
                 exchange=exchange,
             )
-        )
         self._has_synced = any(isinstance(one, SyncedBatchNorm) for one in model.modules())
         self._agreement = StepAgreement(world=world)
         self.agreed = NO_WISHES
@@ -171,9 +174,12 @@ class Step:
         scale = 0.0 if is_stand_in else self._world.size / (num_global or num_here)
         step_loss: Tensor | None = None
         parts = list(split_batch(batch, self._micro_batch_size))
+        num_parts = len(parts)
+        parts += [parts[0].rows(slice(0, 1))] * self._num_missing(num_parts, num_global)
         try:
             for idx, part in enumerate(parts):
                 is_last = idx == len(parts) - 1
+                is_counted = not is_stand_in and idx < num_parts
                 with self._sending(is_last):
                     with self._clock.phase(Phase.FORWARD):  # includes the sums for log lines
                         if self._is_random and step_loss is None:
@@ -182,17 +188,18 @@ class Step:
                             set_counted(self._model, not is_stand_in)
                         with self._autocast:
                             losses, logs = self._losses(part, step)
-                        total = losses.detach().sum(dtype=torch.float32)
+                        own = losses if idx < num_parts else losses[:0]
+                        total = own.detach().sum(dtype=torch.float32)
                         step_loss = total if step_loss is None else step_loss + total
                         for name, values in logs.items():
                             before = self._log_sums.get(name, 0.0)
-                            counted = values[:0] if is_stand_in else values
+                            counted = values if is_counted else values[:0]
                             self._log_sums[name] = before + self._read(counted.sum())
                         if is_last and self._average is not None:
                             own = step_loss * 0 if is_stand_in else step_loss
                             self._agreement.begin(own, wishes or NO_WISHES)
                     with self._clock.phase(Phase.BACKWARD):
-                        self._update.backward(losses, weight=scale)
+                        self._update.backward(losses, weight=scale if is_counted else 0.0)
             assert step_loss is not None
             with self._clock.phase(Phase.OPTIMIZER):
                 judged = step_loss
@@ -205,6 +212,13 @@ class Step:
         finally:
             if own_threads != threads:
                 torch.set_num_threads(threads)
+
+    def _num_missing(self, num_parts: int, num_global: int | None) -> int:
+        """Return how many parts more another rank computes, if all compute each part together."""
+        if self._micro_batch_size is None or not isinstance(self._average, ShardedGradients):
+            return 0
+        most = -(-(num_global or 0) // self._world.size)  # examples of a rank
+        return max(0, -(-most // self._micro_batch_size) - num_parts)
 
     @contextmanager
     def apart(self) -> Iterator[None]:

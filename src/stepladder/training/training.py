@@ -15,6 +15,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader, Source
 from stepladder.errors import DataError, DivergedError
+from stepladder.models.sharded_tensors import assign_, is_sharded
 from stepladder.parallel.agreement import NO_WISHES, Wishes, agree
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
@@ -361,6 +362,8 @@ class Training(Course):
             max_batches=max_batches,
             is_cancelled=self.is_cancelled,
             world=self.world,
+            sharded=self.parts.sharded,
+            stand_in=lambda: stand_in(reader.source, self.device, self.memory_format),
         )
 
     def learned_weights(self) -> dict[str, Tensor]:
@@ -377,6 +380,8 @@ class Training(Course):
     def copy_weights(self) -> dict[str, Tensor]:
         """Copy the tensors that can change in this stage to the host."""
         learned = self.learned_weights()
+        if self.parts.sharded is not None:  # each rank keeps its part
+            return {name: tensor.detach().clone() for name, tensor in learned.items()}
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in learned.items()}
 
     def load_weights(self, *groups: Mapping[str, Tensor]) -> None:
@@ -389,7 +394,9 @@ class Training(Course):
             for group in groups:
                 for name, tensor in group.items():
                     there = state[name]
-                    if not torch.equal(there, tensor.to(there.device, there.dtype)):
+                    if is_sharded(there):
+                        assign_(there, tensor)
+                    elif not torch.equal(there, tensor.to(there.device, there.dtype)):
                         there.copy_(tensor)
 
     def restore_best(self) -> None:
@@ -397,9 +404,32 @@ class Training(Course):
         chosen = self.rule.chosen
         if chosen is None:
             return
+        if self.parts.sharded is not None:
+            self._restore_divided(chosen)
+            return
         if self.world.is_main:  # after a resume, rank 0 alone may have them, on disk
             self.load_weights(*self.weights_of(chosen))
         self.world.copy_from_main(self.learned_weights())
+
+    def _restore_divided(self, chosen: Kept) -> None:
+        """Load the best weights of a model that is divided: the parts, or from the disk of rank 0.
+
+        All ranks have forgotten the parts, or none has.
+        """
+        if chosen.weights is not None:
+            self.load_weights(chosen.weights)
+            return
+        found: dict[str, Tensor] = {}
+        if self.world.is_main:
+            for group in self.weights_of(chosen):
+                found.update(group)
+        for name, there in sorted(self.learned_weights().items()):
+            if is_sharded(there):
+                assign_(there, found.get(name))
+            else:
+                if self.world.is_main:
+                    assign_(there, found[name])
+                self.world.copy_from_main({name: there})
 
     def weights_of(self, kept: Kept) -> tuple[Weights, ...]:
         """Return kept weights, in groups by name."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepladder.models.sharded_tensors import whole
 from stepladder.optim.master import MasterWeights
 from stepladder.optim.optimizers import set_lr, step_function
 
@@ -129,11 +130,11 @@ class Update:
         """
         if wants_norm:
             grads = [param.grad for param in self._params if param.grad is not None]
-            self._grad_norm = torch.nn.utils.get_total_norm(grads)
+            self._grad_norm = whole(torch.nn.utils.get_total_norm(grads))
             return self._grad_norm
         self._grad_norm = None
         first = self._params[0].grad
-        return 0.0 if first is None else first.sum(dtype=torch.float32)
+        return 0.0 if first is None else whole(first.sum(dtype=torch.float32))
 
     def _step_checked(self, judged: Tensor, step: int) -> None:
         if not self._is_bad and not math.isfinite(judged.item()):

@@ -258,7 +258,7 @@ class Workload:
             extra_s = 0.0 if self._trunk_batches is None else self._pilot_trunk(min_s)
             self._open_steps()
             started = time.perf_counter()
-            self._time_steps(1)
+            self._time_steps(self._base.unit)
             first_s = time.perf_counter() - started
             extra_s += first_s - self._pilot_steps(min_s)
             first_s, batch_s = self._pilot_validation(min_s)
@@ -329,17 +329,18 @@ class Workload:
     def _pilot_steps(self, min_s: float) -> float:
         """Fix the number of steps in a block; return the seconds of one."""
         steps_s: list[float] = []
+        unit = self._base.unit
         while len(steps_s) < 2 or (len(steps_s) < _MAX_WARM_UP and sum(steps_s[1:]) < min_s):
-            steps_s.append(self._time_steps(1).step_s)
+            steps_s.append(self._time_steps(unit).step_s)
         settled = steps_s[len(steps_s) // 2 :]
         of_steps_s = min_s if self._trunk_batches is None else min_s * _SHARE
-        num_steps = max(1, round(of_steps_s * len(settled) / sum(settled)))
+        num_steps = unit * max(1, round(of_steps_s * len(settled) / sum(settled) / unit))
         pilot = self._time_steps(num_steps)
         waited_s = self._slowest(pilot.phases_s.get(Phase.DATA_WAIT, 0.0))
         begins_dry = waited_s > _MIN_WAIT_FRAC * pilot.step_s
         apart = self._world.from_main(autocorrelation_length(pilot.steps_s))
         apart = min(apart, _MAX_STRETCH * num_steps)
-        num_steps = max(num_steps, round(apart))
+        num_steps = unit * max(num_steps // unit, round(apart / unit))
         self.plan = replace(self.plan, num_steps=num_steps, begins_dry=begins_dry)
         self.pilot = replace(self.pilot, step_s=pilot.step_s, num_steps=pilot.num_steps)
         return pilot.step_s
@@ -409,6 +410,8 @@ class Workload:
             memory_format=subject.memory_format,
             max_batches=num_batches,
             world=self._world,
+            sharded=subject.parts.sharded,
+            stand_in=subject.stand_in,
         )
         seconds = self._slowest(time.perf_counter() - started)
         per_example_s = seconds / max(1, result.rows.size)

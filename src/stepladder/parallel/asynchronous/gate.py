@@ -108,4 +108,6 @@ def gate_of(config: AsynchronousConfig) -> Gate:
     if config.method is AsyncMethod.BACKUP_WORKERS:
         needed = config.workers - config.num_backup
         return Gate(max_age=None, num_needed=needed, drops_late=True)
+    if config.method is AsyncMethod.HOGWILD:
+        return Gate(max_age=None)  # workers do not wait, and count the ages themselves
     return Gate(max_age=0 if config.is_local else config.max_age)

@@ -81,6 +81,7 @@ class ServerLink:
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a worker that is started again
         self._socket.bind(address)
         self.heard_s: dict[int, float] = {}
+        self.still_s: dict[int, float] = {}
 
     def send(
         self, worker: int, kind: str, values: Mapping[str, Any], *tensors: Tensor, life: int = 0
@@ -99,7 +100,8 @@ class ServerLink:
     def receive(self, timeout_s: float) -> tuple[Message, int] | None:
         """Return the next message that is not a beat, and the worker's life; None: nothing came.
 
-        Also notes in `heard_s` when each worker was heard last.
+        Also notes in `heard_s` when each worker was heard last, and in `still_s` for how many
+        seconds it had made no progress in its work then.
         """
         until = time.monotonic() + timeout_s
         while True:
@@ -110,6 +112,7 @@ class ServerLink:
             found = json.loads(header)
             number, life = (int(part) for part in name.decode().split(".")[:2])
             self.heard_s[number] = time.monotonic()
+            self.still_s[number] = float(found["values"].get("still_s", 0.0))
             if found["kind"] != BEAT:
                 tensors = tuple(_tensor(frame) for frame in frames)
                 return Message(number, found["kind"], found["values"], tensors), life
@@ -121,7 +124,11 @@ class ServerLink:
 
 
 class WorkerLink:
-    """A worker's end, which also sends a sign of life every second."""
+    """A worker's end, which also sends a sign of life every second.
+
+    Attributes:
+        longest_s: the longest time between two parts of work that were done.
+    """
 
     def __init__(self, address: str, worker: int, life: int) -> None:
         zmq = zeromq()
@@ -130,6 +137,8 @@ class WorkerLink:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, _name(worker, life))
         self._socket.connect(address)
+        self._moved_s: float | None = None  # None: it waits for work
+        self.longest_s = 0.0
         beats = threading.Thread(target=self._beat, args=(zmq, life), daemon=True)
         beats.start()
 
@@ -137,9 +146,18 @@ class WorkerLink:
         """Send a message to the server."""
         self._socket.send_multipart(_frames(kind, values, tensors))
 
+    def progress(self) -> None:
+        """Note that a part of the work is done."""
+        now = time.monotonic()
+        if self._moved_s is not None:
+            self.longest_s = max(self.longest_s, now - self._moved_s)
+        self._moved_s = now
+
     def receive(self) -> Message:
         """Wait for a message of the server."""
+        self._moved_s = None
         header, *frames = self._socket.recv_multipart()
+        self.progress()
         found = json.loads(header)
         tensors = tuple(_tensor(frame) for frame in frames)
         return Message(self._worker, found["kind"], found["values"], tensors)
@@ -149,7 +167,9 @@ class WorkerLink:
         beats.setsockopt(zmq.IDENTITY, _name(self._worker, life) + b".beat")
         beats.connect(self._address)
         while True:
-            beats.send_multipart(_frames(BEAT, {}, ()))
+            moved_s = self._moved_s
+            still_s = 0.0 if moved_s is None else time.monotonic() - moved_s
+            beats.send_multipart(_frames(BEAT, {"still_s": still_s}, ()))
             time.sleep(_EVERY_S)
 
 

@@ -14,6 +14,7 @@ from stepladder.config.options import RunConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.reading.examples import ArrivalSource, RowsOnly
 from stepladder.errors import UsageError
+from stepladder.parallel.asynchronous.link import zeromq
 from stepladder.parallel.asynchronous.shared import SharedWeights
 from stepladder.parallel.world import World
 from stepladder.task.contract import Task
@@ -23,6 +24,7 @@ from stepladder.training.asynchronous.crew import Crew, SimulatedCrew
 from stepladder.training.asynchronous.process_crew import ProcessCrew
 from stepladder.training.asynchronous.step import AsynchronousStep, outer_optimizer
 from stepladder.training.clock import Clock
+from stepladder.training.course import Position
 from stepladder.training.setup.build import Sources, StageParts
 from stepladder.training.training import Training
 from stepladder.training.update import Update
@@ -40,9 +42,9 @@ def require_workers(recipe: Recipe, task: Task, sources: Sources, world: World) 
     if not world.is_alone or recipe.device.count > 1 or recipe.device.replicas > 1:
         num = max(world.size, recipe.device.count, recipe.device.replicas)
         raise UsageError(
-            f"asynchronous.method {config.method} starts its own workers, beside {num} devices",
+            f"{config.method} starts its own workers, beside {num} devices",
             where="asynchronous.method",
-            fix=f"Type --asynchronous.workers {num} and leave out --devices.",
+            fix=f"Start it without torchrun, srun or --devices: --asynchronous.workers {num}",
         )
     if isinstance(sources.train, ArrivalSource):
         raise UsageError(
@@ -88,6 +90,7 @@ def require_workers(recipe: Recipe, task: Task, sources: Sources, world: World) 
             fix=f"Use --asynchronous.workers {recipe.batch.global_batch_size} or fewer.",
         )
     if not config.simulate:
+        zeromq()
         name_for_others(task)
 
 
@@ -131,15 +134,22 @@ def parts_of_workers(
     device: torch.device,
     clock: Clock,
     employer: Employer,
-    num_seen: int = 0,
+    position: Position | None = None,
 ) -> StageParts:
     """Start workers, and return the parts of a stage with a step on what they send.
 
     Args:
         sources: that the workers read.
         parts: of the same stage without workers.
-        num_seen: examples that the run has used so far.
+        position: of the run; None: at its beginning.
+
+    Raises:
+        UsageError: if the model or the device does not allow it.
     """
+    at = position or Position()
+    begins = (at.epoch, at.offset)
+    num_train = max(1, round(len(sources.train) * recipe.data.fraction))
+    _require_float32(recipe, model, device)
     trained = Trained.of(model, parts)
     update = parts.update
     if recipe.asynchronous.is_local:
@@ -147,13 +157,14 @@ def parts_of_workers(
     crew: Crew
     shared = None
     if recipe.asynchronous.simulate:
-        crew = SimulatedCrew(recipe, task, sources, device, num_seen=num_seen)
+        crew = SimulatedCrew(recipe, task, sources, device, at=begins)
     else:
         crew = ProcessCrew(
             recipe,
             name_for_others(task),
             logs=employer.folder / _LOGS,
-            num_seen=num_seen,
+            at=begins,
+            num_train=num_train,
             restarts=employer.restarts,
             meet_s=employer.meet_s,
             stall_s=employer.stall_s,
@@ -170,8 +181,8 @@ def parts_of_workers(
         trained=trained,
         device=device,
         clock=clock,
-        num_seen=num_seen,
-        num_train=max(1, round(len(sources.train) * recipe.data.fraction)),
+        num_seen=at.epoch * num_train + at.offset,
+        num_train=num_train,
         shared=shared,
     )
     return replace(parts, update=update, step=step)
@@ -188,5 +199,25 @@ def train_by_workers(run: Training, sources: Sources, employer: Employer) -> Non
         device=run.device,
         clock=run.clock,
         employer=employer,
-        num_seen=run.position.num_examples_seen,
+        position=run.position,
     )
+    step = run.parts.step
+    assert isinstance(step, AsynchronousStep)
+    step.should_stop = lambda: run.reason_to_stop() is not None
+
+
+def _require_float32(recipe: Recipe, model: nn.Module, device: torch.device) -> None:
+    others = {w.dtype for w in model.parameters() if w.requires_grad} - {torch.float32}
+    if others:
+        kind = str(next(iter(others))).removeprefix("torch.")
+        raise UsageError(
+            f"the model has weights of type {kind}, but workers send float32",
+            where="asynchronous.method",
+            fix="Build it with float32 weights, or leave out --asynchronous.method.",
+        )
+    if recipe.asynchronous.method is AsyncMethod.HOGWILD and device.type != "cpu":
+        raise UsageError(
+            "Hogwild shares the weights in the memory of the host",
+            where="asynchronous.method",
+            fix="Use --asynchronous.method parameter_server, or --device.kind cpu.",
+        )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -55,6 +56,7 @@ class Contribution(NamedTuple):
             Empty if the worker has changed the shared weights itself.
         buffers: change of running statistics; flat.
         age: updates by other workers meanwhile, if the worker counts them itself.
+        unused: indices of the weights without a gradient.
     """
 
     num_examples: int
@@ -63,6 +65,7 @@ class Contribution(NamedTuple):
     change: Tensor
     buffers: Tensor
     age: int = 0
+    unused: Sequence[int] = ()
 
 
 class GradientTaker(Update):
@@ -112,14 +115,20 @@ class Trained(NamedTuple):
     def of(cls, model: nn.Module, parts: StageParts) -> Trained:
         """Return those of a stage."""
         frozen = frozen_names(model, parts.frozen)
-        names = {name for name, _ in model.named_parameters()}
+        names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         others = [
             tensor
             for name, tensor in model.state_dict(keep_vars=True).items()
-            if name not in frozen and name not in names
+            if name not in frozen and name not in names and _is_statistic(tensor)
         ]
         groups = parts.update.optimizer.param_groups
         return cls([param for group in groups for param in group["params"]], others)
+
+
+def _is_statistic(buffer: Tensor) -> bool:
+    """Return whether a buffer may be a running statistic, or count them; others never change."""
+    is_count = buffer.dtype is torch.int64 and buffer.numel() == 1
+    return is_count or buffer.dtype in (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Contributor:
@@ -128,7 +137,8 @@ class Contributor:
     Args:
         recipe: of the run.
         worker: its number.
-        num_seen: examples that the run has used so far, where the worker begins to read.
+        at: epoch, and examples of it that the run has used so far, where the worker begins to
+            read.
     """
 
     def __init__(
@@ -139,7 +149,7 @@ class Contributor:
         *,
         worker: int,
         device: torch.device,
-        num_seen: int = 0,
+        at: tuple[int, int] = (0, 0),
     ) -> None:
         self._recipe, self._task, self._device = recipe, task, device
         self._config: AsynchronousConfig = recipe.asynchronous
@@ -154,13 +164,14 @@ class Contributor:
             clock=make_clock(device),
             update_type=Update if takes_steps else GradientTaker,
         )
+        self.on_progress: Callable[[], None] = lambda: None
         self.trained = Trained.of(self._model, self._parts)
         self.weights = Flat(self.trained.params)
         self.statistics = Flat(self.trained.buffers)
         self._change = self.weights.empty()
         self._before = self.statistics.empty()
         self._reader = reader_of(recipe, sources, worker)
-        self._epoch, offset = divmod(num_seen, self._reader.num_examples)
+        self._epoch, offset = at
         self._batches = self._reader.epoch(self._epoch, start=offset)
 
     def compute(self, work: Work, weights: Tensor, statistics: Tensor) -> Contribution:
@@ -172,11 +183,14 @@ class Contributor:
         self.weights.scatter(weights, self.trained.params)
         self.statistics.scatter(statistics, self.trained.buffers)
         num, loss_sum, logs = self.take_steps(work)
-        change = self.weights.gather(self._changes(weights), self._change)
+        changes = self._changes(weights)
+        change = self.weights.gather(changes, self._change)
+        unused = [idx for idx, one in enumerate(changes) if one is None]
         for param in self.trained.params:
             param.grad = None
         after = self.statistics.gather(self.trained.buffers, self._before)
-        return Contribution(num, loss_sum, logs, change, after - statistics)
+        moved = _difference(after, statistics)
+        return Contribution(num, loss_sum, logs, change, moved, unused=unused)
 
     def share(self, shared: SharedWeights) -> None:
         """Use shared weights from now on, so that steps change them for all workers."""
@@ -190,7 +204,8 @@ class Contributor:
         self.statistics.scatter(statistics, self.trained.buffers)
         num, loss_sum, logs = self.take_steps(work)
         after = self.statistics.gather(self.trained.buffers, self._before)
-        return Contribution(num, loss_sum, logs, torch.zeros(0), after - statistics)
+        moved = _difference(after, statistics)
+        return Contribution(num, loss_sum, logs, torch.zeros(0), moved)
 
     def take_steps(self, work: Work) -> tuple[int, float, dict[str, float]]:
         """Take the steps of a work; return the examples, and the sums of losses and logs."""
@@ -200,12 +215,14 @@ class Contributor:
             if batch.ids.numel():
                 number = work.number * work.num_steps + idx
                 step(self._on_device(batch), step=number, lr=work.lr)
+            self.on_progress()
         num = step.num_in_window
         if num == 0:
             return 0, 0.0, {}
         means = step.take_window()
         logs = {name: mean * num for name, mean in means.logs.items()}
-        return num, means.loss * num, logs
+        is_bad = self._parts.update.read_first_bad() is not None  # such as a gradient
+        return num, math.nan if is_bad else means.loss * num, logs
 
     def _changes(self, weights: Tensor) -> list[Tensor | None]:
         params = self.trained.params
@@ -235,3 +252,8 @@ class Contributor:
         batches: Generator[Any] = self._batches
         batches.close()
         self._reader.close()
+
+
+def _difference(after: Tensor, before: Tensor) -> Tensor:
+    """Return a change; 0 where nothing changed, also for infinite values."""
+    return torch.where(after == before, 0.0, after - before)

@@ -40,8 +40,8 @@ class Crew(Protocol):
     def begin(self, worker: int, work: Work, weights: Tensor, statistics: Tensor) -> None:
         """Let a worker begin something, from these weights, which may change afterwards."""
 
-    def next(self, num_seen: int) -> Arrival:
-        """Wait for a worker.
+    def next(self, num_seen: int) -> Arrival | None:
+        """Wait a short time for a worker; None: nothing has come.
 
         Args:
             num_seen: examples used so far, from where a worker that is started again reads.
@@ -58,22 +58,30 @@ class Crew(Protocol):
 class SimulatedCrew:
     """Workers whose contributions this process computes, in the order of a simulated clock.
 
-    A work takes one second for each step, times a factor drawn from the seed, and times
-    `asynchronous.stragglers` for the last worker. So a run is equal to the bit each time.
+    A step on a part of the global batch takes one second, times a factor drawn from the seed, and
+    times `asynchronous.stragglers` for the last worker. So a run is equal to the bit each time.
 
     Args:
-        num_seen: examples that the run has used so far.
+        at: epoch, and examples of it that the run has used so far.
     """
 
     def __init__(
-        self, recipe: Recipe, task: Task, sources: Sources, device: torch.device, *, num_seen: int
+        self,
+        recipe: Recipe,
+        task: Task,
+        sources: Sources,
+        device: torch.device,
+        *,
+        at: tuple[int, int],
     ) -> None:
         config = recipe.asynchronous
-        self._random = random.Random(f"{recipe.seed}-{num_seen}")
+        self._random = random.Random(f"{recipe.seed}-{at}")
         self._contributors = [
-            Contributor(recipe, task, sources, worker=worker, device=device, num_seen=num_seen)
+            Contributor(recipe, task, sources, worker=worker, device=device, at=at)
             for worker in range(config.workers)
         ]
+        # parts of a batch take as long as they are large
+        self._work_s = config.workers / config.num_in_batch
         self._slow = [1.0] * (config.workers - 1) + [config.stragglers]
         self._now_s = 0.0
         self._events: list[tuple[float, int, Work, Tensor, Tensor]] = []
@@ -85,11 +93,16 @@ class SimulatedCrew:
 
     def begin(self, worker: int, work: Work, weights: Tensor, statistics: Tensor) -> None:
         """Note when a worker will have done its work; see `Crew`."""
-        took_s = work.num_steps * self._slow[worker] * self._random.lognormvariate(0.0, _SPREAD)
+        took_s = (
+            work.num_steps
+            * self._work_s
+            * self._slow[worker]
+            * self._random.lognormvariate(0.0, _SPREAD)
+        )
         event = (self._now_s + took_s, worker, work, weights.clone(), statistics.clone())
         heapq.heappush(self._events, event)
 
-    def next(self, num_seen: int) -> Arrival:  # noqa: ARG002
+    def next(self, num_seen: int) -> Arrival | None:  # noqa: ARG002
         """Compute what is done first; see `Crew`."""
         self._now_s, worker, work, weights, statistics = heapq.heappop(self._events)
         found = self._contributors[worker].compute(work, weights, statistics)

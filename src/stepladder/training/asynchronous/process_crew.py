@@ -10,17 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 from torch import Tensor
 
 from stepladder import errors
 from stepladder.config.choices import AsyncMethod
 from stepladder.config.recipe import Recipe
 from stepladder.errors import ResourceError, StepladderError
-from stepladder.parallel.asynchronous.link import Message, ServerLink
+from stepladder.parallel.asynchronous.link import Message, ServerLink, zeromq
 from stepladder.training.asynchronous.contribution import Contribution, Work
 from stepladder.training.asynchronous.crew import Arrival
 from stepladder.training.asynchronous.worker import Hired
@@ -29,7 +31,11 @@ _WORKER: Final = "stepladder.training.asynchronous.worker"
 _POLL_S: Final = 0.2
 _END_S: Final = 2.0
 _LAST_LINES: Final = 3
+_AWAY_S: Final = 1.0
+_TIMES_AS_LONG: Final = 20  # as the longest step so far, until a worker is taken to hang
 _SHARED_MEMORY: Final = Path("/dev/shm")
+_LEAST_FREE_BYTES: Final = 1_000_000_000
+_PREFIX: Final = "stepladder-workers-"
 
 
 @dataclass
@@ -41,6 +47,7 @@ class _Employed:
         is_ready: it has reported that it can work.
         waiting: work that it gets once it is ready.
         num_ends: how often it ended since it last sent something.
+        why: it was ended by this process.
     """
 
     process: subprocess.Popen[bytes]
@@ -50,6 +57,7 @@ class _Employed:
     is_ready: bool = False
     waiting: tuple[Work, Tensor, Tensor] | None = None
     num_ends: int = 0
+    why: str = ""
 
 
 class ProcessCrew:
@@ -58,10 +66,12 @@ class ProcessCrew:
     Args:
         task: its name for other processes.
         logs: folder for what the workers print.
-        num_seen: examples that the run has used so far.
+        at: epoch, and examples of it that the run has used so far.
         restarts: how often a worker is started again before it has sent something.
         meet_s: seconds until a worker has to be ready.
-        stall_s: seconds without a sign of life after which it is ended, and started again.
+        stall_s: seconds without a sign of life, or without progress in its work, after which it is
+            ended, and started again.
+        num_train: examples of an epoch.
     """
 
     def __init__(
@@ -70,23 +80,26 @@ class ProcessCrew:
         task: str,
         *,
         logs: Path,
-        num_seen: int,
+        at: tuple[int, int],
+        num_train: int,
         restarts: int,
         meet_s: float,
         stall_s: float,
     ) -> None:
         self._recipe, self._task, self._logs = recipe, task, logs
         self._restarts, self._meet_s, self._stall_s = restarts, meet_s, stall_s
+        zeromq()
         logs.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix="stepladder-", dir=_fast_folder()))
+        self._num_train = num_train
+        self._folder = _private_folder()
         self._address = f"ipc://{self._folder / 'server'}"
-        self._link = ServerLink(self._address)
-        self._began_s = time.monotonic()
-        self._checked_s = 0.0
+        self._began_s = self._left_s = self._resumed_s = time.monotonic()
+        self._checked_s = self._longest_s = 0.0
         self._workers: list[_Employed] = []
+        self._link = ServerLink(self._address)
         try:
             for worker in range(recipe.asynchronous.workers):
-                self._workers.append(self._start(worker, 0, num_seen))
+                self._workers.append(self._start(worker, 0, at))
         except BaseException:
             self.close()
             raise
@@ -109,16 +122,24 @@ class ProcessCrew:
         else:
             there.waiting = (work, weights.clone(), statistics.clone())
 
-    def next(self, num_seen: int) -> Arrival:
+    def next(self, num_seen: int) -> Arrival | None:
         """Wait for what a worker sends; see `Crew`."""
+        if time.monotonic() - self._left_s > _AWAY_S:  # signs of life are still to be read
+            self._resumed_s = time.monotonic()
+        try:
+            return self._next(num_seen)
+        finally:
+            self._left_s = time.monotonic()
+
+    def _next(self, num_seen: int) -> Arrival | None:
         while True:
             lost = self._lost()
             if lost is not None:
-                self._replace(lost, num_seen)
+                self._replace(lost, divmod(num_seen, self._num_train))
                 return Arrival(lost, None, self._elapsed_s())
             found = self._link.receive(_POLL_S)
             if found is None:
-                continue
+                return None
             message, life = found
             there = self._workers[message.worker]
             if life != there.life:
@@ -133,7 +154,9 @@ class ProcessCrew:
                 continue
             there.num_ends = 0
             change, buffers = message.tensors
-            found_sums = Contribution(**message.values, change=change, buffers=buffers)
+            values = dict(message.values)
+            self._longest_s = max(self._longest_s, values.pop("longest_s"))
+            found_sums = Contribution(**values, change=change, buffers=buffers)
             return Arrival(message.worker, found_sums, self._elapsed_s())
 
     def close(self) -> None:
@@ -145,8 +168,7 @@ class ProcessCrew:
             try:
                 there.process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                there.process.kill()
-                there.process.wait()
+                _kill(there.process)
         self._workers = []
         self._link.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -154,14 +176,15 @@ class ProcessCrew:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def _start(self, worker: int, life: int, num_seen: int) -> _Employed:
+    def _start(self, worker: int, life: int, at: tuple[int, int]) -> _Employed:
         hired = Hired(
             recipe=self._recipe,
             task=self._task,
             address=self._address,
             worker=worker,
             life=life,
-            num_seen=num_seen,
+            at=at,
+            server=os.getpid(),
             shared=self.shared,
         )
         file = self._folder / f"worker-{worker}"
@@ -192,17 +215,32 @@ class ProcessCrew:
         for worker, there in enumerate(self._workers):
             if there.process.poll() is not None:
                 return worker
-            heard_s = max(self._link.heard_s.get(worker, 0.0), there.started_s)
-            limit_s = self._stall_s if there.is_ready else self._meet_s
-            is_late = not there.is_ready and now - there.started_s > limit_s
-            if is_late or now - heard_s > limit_s:
-                there.process.kill()
-                there.process.wait()
+            there.why = self._why_end(worker, there, now)
+            if there.why:
+                _kill(there.process)
                 return worker
         self._checked_s = now
         return None
 
-    def _replace(self, worker: int, num_seen: int) -> None:
+    def _why_end(self, worker: int, there: _Employed, now: float) -> str:
+        """Return why a worker is ended; empty: it is not.
+
+        Nothing counts that happened while this process was busy elsewhere, such as validating.
+        """
+        since_s = now - max(there.started_s, self._resumed_s)
+        if not there.is_ready:
+            is_late = since_s > self._meet_s
+            return f"was not ready within --run.meet-s {self._meet_s:g}" if is_late else ""
+        silent_s = min(since_s, now - self._link.heard_s.get(worker, 0.0))
+        if silent_s > self._stall_s:
+            return f"showed no sign of life for {silent_s:.0f} s (--run.stall-s)"
+        still_s = self._link.still_s.get(worker, 0.0)
+        longest_s = self._longest_s if self._longest_s else self._meet_s
+        if still_s > max(self._stall_s, _TIMES_AS_LONG * longest_s):
+            return f"made no progress for {still_s:.0f} s (--run.stall-s)"
+        return ""
+
+    def _replace(self, worker: int, at: tuple[int, int]) -> None:
         """Start a worker again.
 
         Raises:
@@ -211,23 +249,41 @@ class ProcessCrew:
         before = self._workers[worker]
         num_ends = before.num_ends + 1
         if num_ends > self._restarts:
+            how = before.why or _ended(before.process)
             raise ResourceError(
-                f"worker {worker} {_ended(before.process)}, {num_ends} times in a row",
+                f"worker {worker} {how}, {num_ends} times in a row",
                 where=str(before.log),
                 why=_last_words(before.log)
-                or "If nobody killed it, the machine ran out of memory.",
+                or ("" if before.why else "If nobody killed it, the machine ran out of memory."),
                 fix=f"Read this file, or use fewer workers: --asynchronous.workers "
                 f"{max(1, self.num - 1)}",
             )
-        there = self._start(worker, before.life + 1, num_seen)
+        self._link.still_s.pop(worker, None)
+        there = self._start(worker, before.life + 1, at)
         there.num_ends = num_ends
         self._workers[worker] = there
 
 
-def _fast_folder() -> str | None:
-    """Return a folder in memory; None: the usual one for temporary files."""
+def _private_folder() -> Path:
+    """Return a new folder of this process, in memory if there is enough, and remove those left.
+
+    A process that was killed leaves one.
+    """
     is_there = _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK)
-    return str(_SHARED_MEMORY) if is_there else None
+    fast = is_there and shutil.disk_usage(_SHARED_MEMORY).free > _LEAST_FREE_BYTES
+    parent = Path(_SHARED_MEMORY if fast else tempfile.gettempdir())
+    for left in parent.glob(f"{_PREFIX}*"):
+        owner = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a worker and what it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _ended(process: subprocess.Popen[bytes]) -> str:

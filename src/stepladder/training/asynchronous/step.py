@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from stepladder.training.asynchronous.contribution import (
 )
 from stepladder.training.asynchronous.crew import Crew
 from stepladder.training.clock import Clock, Phase
-from stepladder.training.step import Step
+from stepladder.training.step import Step, WindowMeans
 from stepladder.training.update import Update
 
 
@@ -75,6 +75,9 @@ class AsynchronousStep(Step):
         num_train: examples of an epoch.
         shared: weights that the workers change themselves, which the model then uses, too; None:
             they send changes.
+
+    Attributes:
+        should_stop: asked while this process waits for workers; then a step ends early.
     """
 
     def __init__(
@@ -104,6 +107,8 @@ class AsynchronousStep(Step):
             is_random=False,
         )
         self.crew = crew
+        self.should_stop: Callable[[], bool] = lambda: False
+        self._last: WindowMeans | None = None
         self._recipe, self._config = recipe, recipe.asynchronous
         self._gate = gate_of(recipe.asynchronous)
         self._trained = trained
@@ -135,14 +140,23 @@ class AsynchronousStep(Step):
         """Take updates until the workers have used as many examples as a step has; see `Step`."""
         self._lr, self._number, self._wants_norm = lr, step, wants_norm
         self._num_counted += batch.ids.numel()
-        self._begin()
-        while self._num_used < self._num_counted:
+        while self._num_used < self._num_counted and not self.should_stop():
+            self._begin()
             self._wait()
+        if not self._config.is_local:  # a round of local steps is a whole one
             self._begin()
 
     def close(self) -> None:
         """End the workers."""
         self.crew.close()
+
+    def take_window(self) -> WindowMeans:
+        """Return the means since the last call; the ones before if no worker sent anything."""
+        found = super().take_window()
+        if found.num_examples or self._last is None:
+            self._last = found
+            return found
+        return replace(self._last, num_examples=0)
 
     def take_worker_stats(self) -> Mapping[str, Any]:
         """Return what the workers did since the last call, for the log."""
@@ -168,6 +182,8 @@ class AsynchronousStep(Step):
         """Wait for a worker, and take what may be taken now."""
         with self._clock.phase(Phase.FORWARD):  # the workers compute
             arrival = self.crew.next(self._num_used)
+        if arrival is None:
+            return
         self._at_s, worker = arrival.at_s, arrival.worker
         with self._clock.phase(Phase.OPTIMIZER):
             if arrival.contribution is None:
@@ -179,7 +195,7 @@ class AsynchronousStep(Step):
                 self._arrived[worker] = arrival.contribution
                 self._take(self._gate.arrive(worker))
 
-    def _share(self) -> None:
+    def _put_into_shared(self) -> None:
         """Put the weights into the memory that all workers change, and use them there."""
         if self._shared is None or self._is_shared:
             return
@@ -193,7 +209,7 @@ class AsynchronousStep(Step):
         """Let all workers that are idle begin, from the current weights."""
         if not self._idle:
             return
-        self._share()
+        self._put_into_shared()
         self._flat.gather(self._trained.params, self._weights)
         self._flat_buffers.gather(self._trained.buffers, self._statistics)
         workers, self._idle = sorted(self._idle), set()
@@ -227,7 +243,7 @@ class AsynchronousStep(Step):
     def _apply(self, found: list[Contribution], ages: tuple[int, ...], num: int) -> None:
         """Apply contributions of `num` examples in total, weighted by their examples."""
         total = torch.zeros(0 if self._is_shared else self._flat.num)
-        buffers = torch.zeros(self._flat_buffers.num)
+        buffers = self._flat_buffers.empty()
         loss_sum = 0.0
         for one in found:
             total.add_(one.change, alpha=one.num_examples / num)
@@ -235,24 +251,49 @@ class AsynchronousStep(Step):
             loss_sum += one.loss_sum
             for name, value in one.logs.items():
                 self._log_sums[name] = self._log_sums.get(name, 0.0) + value
-        statistics = self._flat_buffers.gather(self._trained.buffers, self._statistics)
-        self._flat_buffers.scatter(statistics + buffers, self._trained.buffers)
-        self._update_weights(total, loss_sum, self._lr_of(ages))
+        self._add_to_buffers(buffers, self._share(found))
+        unused = frozenset.intersection(*(frozenset(one.unused) for one in found))
+        self._update_weights(total, loss_sum, self._lr_of(ages), unused)
         self._loss_sum += loss_sum
         self._num_examples += num
         self._num_used += num
         self._tally.num_updates += 1
         self._tally.ages += [one.age for one in found] if self._is_shared else ages
 
-    def _update_weights(self, change: Tensor, loss_sum: float, lr: float) -> None:
-        """Apply a change; with shared weights, only check that the loss is finite."""
+    def _share(self, found: Sequence[Contribution]) -> float:
+        """Return how much of a global batch some contributions are."""
+        return 1.0 if self._config.is_local else min(1.0, len(found) / self._config.num_in_batch)
+
+    @torch.no_grad()
+    def _add_to_buffers(self, change: Tensor, share: float) -> None:
+        """Move running statistics by the mean change of some workers; counters count updates."""
+        views = self._flat_buffers.views(change)
+        for buffer, view in zip(self._trained.buffers, views, strict=True):
+            if buffer.is_floating_point():
+                buffer.add_((share * view).to(buffer.device, buffer.dtype))
+            else:
+                buffer.add_(view.round().to(buffer.device, buffer.dtype))
+
+    def _update_weights(
+        self, change: Tensor, loss_sum: float, lr: float, unused: frozenset[int]
+    ) -> None:
+        """Apply a change; with shared weights, only check that the loss is finite.
+
+        Args:
+            unused: indices of the weights to which no worker has a gradient.
+        """
         if self._is_shared and math.isfinite(loss_sum):
             return
         if not self._is_shared:
-            for param, view in zip(self._trained.params, self._flat.views(change), strict=True):
+            views = self._flat.views(change)
+            for idx, (param, view) in enumerate(zip(self._trained.params, views, strict=True)):
+                if idx in unused:
+                    param.grad = None
+                    continue
                 param.grad = torch.empty_like(param).copy_(view)  # fused kernels need its strides
         judged = torch.tensor(loss_sum, device=self._device)
-        self._update(judged, step=self._number, lr=lr, wants_norm=self._wants_norm)
+        wants_norm = self._wants_norm and not self._config.is_local  # of a gradient
+        self._update(judged, step=self._number, lr=lr, wants_norm=wants_norm)
 
     def _lr_of(self, ages: tuple[int, ...]) -> float:
         """Return the learning rate of an update.

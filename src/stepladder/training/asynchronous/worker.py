@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stepladder.config.choices import AsyncMethod
 from stepladder.config.recipe import Recipe
-from stepladder.errors import StepladderError
+from stepladder.errors import MissingExtraError, StepladderError, UsageError
 from stepladder.machine import num_cores
 from stepladder.parallel.asynchronous.link import Message, WorkerLink
 from stepladder.parallel.asynchronous.shared import SharedWeights
@@ -31,7 +31,8 @@ class Hired(NamedTuple):
     Attributes:
         address: of the server.
         life: how often the worker was started before.
-        num_seen: examples that the run has used so far.
+        at: epoch, and examples of it that the run has used so far.
+        server: number of the server's process.
         shared: folder of the weights that all workers change; None: each has a copy.
     """
 
@@ -40,7 +41,8 @@ class Hired(NamedTuple):
     address: str
     worker: int
     life: int
-    num_seen: int
+    at: tuple[int, int]
+    server: int
     shared: Path | None
 
 
@@ -53,11 +55,12 @@ def num_threads(recipe: Recipe) -> int:
 
 def main(file: Path) -> None:
     """Work until the server ends this process, or has ended."""
-    end_with_parent()
     hired: Hired = pickle.loads(file.read_bytes())
+    end_with_parent(hired.server)
     link = WorkerLink(hired.address, hired.worker, hired.life)
     try:
         contributor = _contributor(hired)
+        contributor.on_progress = link.progress
         shared = None
         if hired.shared is not None:
             shared = SharedWeights.open(hired.shared, contributor.weights.num)
@@ -65,12 +68,13 @@ def main(file: Path) -> None:
         link.send("hello", {})
         while (message := link.receive()).kind != "stop":
             contribution = _done(contributor, message, shared)
-            sums = contribution._asdict()
+            sums = contribution._asdict() | {"longest_s": link.longest_s}
             change, buffers = sums.pop("change"), sums.pop("buffers")
             link.send("done", sums, change, buffers)
     except StepladderError as error:
         words = {name: getattr(error, name) for name in ("what", "where", "why", "fix")}
-        link.send("error", {"type": type(error).__name__, **words})
+        kind = UsageError if isinstance(error, MissingExtraError) else type(error)
+        link.send("error", {"type": kind.__name__, **words})
         link.receive()  # the server has read it, and ends this process
     except Exception as error:  # the Task may raise anything, and would do so again
         traceback.print_exc()
@@ -93,7 +97,7 @@ def _contributor(hired: Hired) -> Contributor:
         open_at_version(task, recipe.data.table_version),
         worker=hired.worker,
         device=open_device(recipe, local_rank=hired.worker),
-        num_seen=hired.num_seen,
+        at=hired.at,
     )
 
 

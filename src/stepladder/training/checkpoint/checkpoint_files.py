@@ -35,6 +35,7 @@ from torch import Tensor
 import stepladder
 from stepladder.errors import DataError, ResourceError
 from stepladder.machine.activity import moved
+from stepladder.models.sharded_tensors import whole
 from stepladder.models.state_file import read_tensors
 from stepladder.records import Json, fsync_file
 
@@ -52,7 +53,8 @@ _FLOAT_KEY: Final = "$float"
 def serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a safetensors file, one tensor at a time.
 
-    A tensor that shares memory with another, or is a view, is written in full.
+    A tensor that shares memory with another, or is a view, is written in full; one that is divided
+    among ranks is put together, for which the others call this with theirs.
 
     Raises:
         DataError: if the file format does not support a tensor's dtype or layout.
@@ -72,7 +74,7 @@ def serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     text += b" " * (-len(text) % 8)
     yield struct.pack("<Q", len(text)) + text
     for _, tensor in ordered:
-        plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        plain = whole(tensor.detach()).resolve_conj().resolve_neg().cpu().contiguous()
         # contiguous() keeps any stride of a tensor with at most one element, which view rejects
         flat = plain.reshape(-1).as_strided((plain.numel(),), (1,))
         array: Any = flat.view(torch.uint8).numpy()

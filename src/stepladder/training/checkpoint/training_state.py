@@ -13,12 +13,13 @@ from torch import Tensor
 
 from stepladder.config.choices import OptimizerName
 from stepladder.config.options import RunConfig
+from stepladder.models.sharded_tensors import is_sharded
 from stepladder.optim.state import flatten_state, restore_state
 from stepladder.optim.table import spec_of
 from stepladder.records import to_json
 from stepladder.training.baseline import Against
 from stepladder.training.checkpoint.checkpoint import Checkpoints, SavedInfo
-from stepladder.training.checkpoint.checkpoint_files import Loaded
+from stepladder.training.checkpoint.checkpoint_files import Loaded, serialize
 from stepladder.training.course import Position
 from stepladder.training.randomness import capture_random_state, restore_random_state
 from stepladder.training.training import Training
@@ -58,6 +59,23 @@ def save_training(training: Training, state: RunState, checkpoints: Checkpoints)
     best.mark_committed()
     checkpoints.prune(best.names())
     return saved
+
+
+def send_parts(training: Training) -> None:
+    """Send this rank's parts of what rank 0 saves by `save_training`, in the same order."""
+    best = training.rule.best
+    for kept in best.uncommitted():
+        assert kept.weights is not None
+        _send({"model": kept.weights})
+    state = RunState(facts={}, against=Against(None, patience=1, min_frac=0.0))
+    _send(capture(training, state)[0])
+    best.mark_committed()
+
+
+def _send(tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+    for members in tensors.values():
+        for _ in serialize({name: t for name, t in members.items() if is_sharded(t)}):
+            pass
 
 
 def checkpoints_bytes(

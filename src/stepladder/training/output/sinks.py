@@ -45,7 +45,9 @@ _TAGS: dict[str, tuple[str, float]] = {
     "seconds": ("time_metrics/checkpoint(s)", 1.0),
     "num_bytes": ("memory/checkpoint(GiB)", 1 / _GIB),
 }
-_SCALAR_EVENTS = frozenset({"train", "reader", "validation", "system", "devices", "checkpoint"})
+_SCALAR_EVENTS = frozenset(
+    {"train", "reader", "validation", "system", "devices", "checkpoint", "workers"}
+)
 _NOT_SCALARS = frozenset({"event", "step", "epoch", "attempt", "elapsed_s"})
 
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import nn
 
+from stepladder.config.choices import TrainMode
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.reading.examples import ArrivalSource, Source
@@ -31,6 +32,7 @@ from stepladder.training.checkpoint.training_state import (
     begin_on_new_data,
     restore,
     restore_position,
+    send_parts,
 )
 from stepladder.training.clock import Clock
 from stepladder.training.course import Position
@@ -115,6 +117,8 @@ class Follower(Training):
         self.check_finite()
         self.share_buffers()
         self.parts.step.gather_window()
+        if self.parts.sharded is not None and self.world.from_main(False):
+            send_parts(self)
 
     def reason_to_stop(self) -> str | None:
         """Return why all ranks end the stage now, or None."""
@@ -135,6 +139,13 @@ def require_parallel(recipe: Recipe, sources: Sources, world: World) -> None:
             where="device.count",
             fix="Return a Dataset with __getitem__ from data(Split.TRAIN) of the Task, or train on "
             "one device: --devices 1",
+        )
+    if recipe.device.sharded and recipe.train is not TrainMode.ALL:
+        raise UsageError(
+            f"device.sharded divides what is trained, but --train {recipe.train} leaves most "
+            "weights as they are",
+            where="device.sharded",
+            fix="Type --train all, or leave out --device.sharded.",
         )
     batch = recipe.batch.global_batch_size
     error = too_many_devices(world.size, batch=batch, num_train=len(sources.train))

@@ -38,6 +38,7 @@ from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
 from stepladder.parallel.batchnorm import sync_batchnorm
 from stepladder.parallel.collectives.exchange import exchange_of, sent_dtype
+from stepladder.parallel.sharding import ShardedModel
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.blame import exits_told, method_place
 from stepladder.task.contract import Task
@@ -395,11 +396,16 @@ def make_trunk_pass(
 
 @dataclass(frozen=True, kw_only=True)
 class StageParts:
-    """What changes when a stage begins."""
+    """What changes when a stage begins.
+
+    Attributes:
+        sharded: the model, if it is divided among the ranks.
+    """
 
     frozen: list[nn.Module]
     update: Update
     step: Step
+    sharded: ShardedModel | None = None
 
 
 def make_stage_parts(
@@ -425,6 +431,8 @@ def make_stage_parts(
     set_execution(recipe, stage, task, model)
     if recipe.device.sync_batchnorm:
         sync_batchnorm(model, world, device)
+    has_unused = example is not None and _has_unused(recipe, task, model, example, device)
+    sharded = ShardedModel(model) if is_divided(recipe, world) else None
     precision = recipe.device.precision
     has_half = precision in (Precision.FP16, Precision.FP16_MASTER)
     optimizer = build_optimizer(recipe.optimizer, model, lr=stage.lr)
@@ -436,6 +444,7 @@ def make_stage_parts(
         clip_norm=recipe.optimizer.clip_norm,
         master=master,
         gradient_dtype=sent_dtype(recipe.device) if world.is_alone else None,
+        is_masked=False if sharded is not None else None,
     )
     step = Step(
         task=task,
@@ -451,12 +460,18 @@ def make_stage_parts(
         world=world,
         # the graph of a step is recorded in its first backward pass, which must send gradients
         is_static=recipe.device.gradient_checkpointing and not recipe.batch.micro_batch_size,
-        has_unused=example is not None and _has_unused(recipe, task, model, example, device),
+        has_unused=has_unused,
         is_repeatable=recipe.deterministic,
         exchange=exchange_of(recipe.device, world, is_cuda=device.type == "cuda"),
         devices=replica_devices(device, recipe.device.replicas),
+        sharded=sharded,
     )
-    return StageParts(frozen=frozen, update=update, step=step)
+    return StageParts(frozen=frozen, update=update, step=step, sharded=sharded)
+
+
+def is_divided(recipe: Recipe, world: World) -> bool:
+    """Return whether the ranks divide the model among them."""
+    return recipe.device.sharded and not world.is_alone
 
 
 def _has_unused(

@@ -122,6 +122,7 @@ def open_session(
     loaded: Loaded | None,
     world: World = ALONE,
     downloaded: Source | None = None,
+    has_new_data: bool = False,
 ) -> Session:
     """Build a session, and restore a checkpoint if one is given.
 
@@ -129,12 +130,15 @@ def open_session(
         model: as returned by `make_model`.
         facts: JSON values in every checkpoint of the run (task, describe, environment).
         downloaded: the examples whose downloads are counted by host.
+        has_new_data: the data differs from that of the checkpoint: its epoch starts again.
 
     Raises:
         DataError: if the checkpoint belongs to another model.
     """
     recipe = job.recipe
     position = restore_position(loaded) if loaded is not None else Position()
+    if has_new_data:
+        position.offset = 0
     if loaded is not None:
         check_fits(model.state_dict(), loaded)
     against = Against(
@@ -163,12 +167,16 @@ def open_session(
     )
     if recipe.asynchronous.is_on:
         train_by_workers(run, sources, Employer.of(job.run))
-    if loaded is not None:
-        clock.go_on_from(**loaded.state["clock"])
-        restore(run, run.state, loaded)
-        run.committed_step = run.position.step
-    if recipe.device.compile and not recipe.asynchronous.is_on:
-        warm_up(run)
+    try:
+        if loaded is not None:
+            clock.go_on_from(**loaded.state["clock"])
+            restore(run, run.state, loaded)
+            run.committed_step = run.position.step
+        if recipe.device.compile and not recipe.asynchronous.is_on:
+            warm_up(run)
+    except BaseException:
+        run.parts.step.close()
+        raise
     return run
 
 

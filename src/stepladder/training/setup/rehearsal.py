@@ -104,6 +104,8 @@ def rehearse(
                 plan = _go_through(run, job, display, sources)
             except EvaluationCancelled:
                 raise guard.interruption(fix="This was a dry run: no files are left.") from None
+            finally:
+                run.parts.step.close()
     return plan
 
 

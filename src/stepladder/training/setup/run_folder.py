@@ -36,7 +36,7 @@ _FOLDERS: Final = {
     "thumbs": re.compile(r"\d+\.jpg|thumbs\.json"),
     "tensorboard": re.compile(r"events\.out\.tfevents\..+"),
     LOGS: re.compile(
-        r"rank-\d+\.log|(failure|collectives)-\d+-rank-\d+\.json|collectives-nccl-rank-\d+"
+        r"(rank|worker)-\d+\.log|(failure|collectives)-\d+-rank-\d+\.json|collectives-nccl-rank-\d+"
         r"|lost-\d+-rank-\d+|shared-[0-9a-f]+|job\.yaml"
     ),
 }
@@ -74,6 +74,8 @@ _FREE_KEYS: Final = frozenset(
         "device.threads",
         "device.count",  # the batch and its order are global
         "device.replicas",
+        "asynchronous.workers",
+        "device.sharded",  # checkpoints are whole
         "schedule.max_epochs",
         "schedule.max_steps",
         "schedule.max_time_s",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
@@ -34,7 +36,7 @@ from stepladder.config.recipe import (
     ScheduleConfig,
     StoppingConfig,
 )
-from stepladder.errors import UsageError
+from stepladder.errors import DivergedError, UsageError
 from stepladder.parallel.world import ALONE
 from stepladder.task.load import load_task
 from stepladder.training.asynchronous.attach import require_workers
@@ -50,6 +52,7 @@ RECIPE = Recipe(
     device=DeviceConfig(kind=DeviceChoice.CPU, threads=1),
 )
 SERVER = AsyncMethod.PARAMETER_SERVER
+LOCAL_ALONE = {"method": AsyncMethod.LOCAL_SGD, "workers": 1, "local_steps": 2}
 METHODS = [one for one in AsyncMethod if one not in (AsyncMethod.OFF, AsyncMethod.HOGWILD)]
 
 
@@ -163,6 +166,55 @@ def test_running_statistics_reach_the_model(tmp_path: Path) -> None:
     assert all(np.abs(mean).max() > 0 for mean in means)
 
 
+@pytest.mark.parametrize("task", ["WithIdle", "Tied", "Masked"])
+def test_with_a_bound_of_0_unused_tied_and_constant_tensors_are_as_in_one_process(
+    task: str, tmp_path: Path
+) -> None:
+    """Weights without a gradient are not decayed, tied ones count once, masks stay infinite."""
+    adamw = OptimizerConfig(name=OptimizerName.ADAMW, weight_decay=0.1)
+    recipe = replace(RECIPE, optimizer=adamw, batch=BatchConfig(global_batch_size=8, lr=0.01))
+    alone = train(recipe, tmp_path / "alone", task=task)
+    for name, method in {"server": {"max_age": 0}, "local": LOCAL_ALONE}.items():
+        found = train(workers(recipe, **method), tmp_path / name, task=task)
+        np.testing.assert_allclose(found["validations"], alone["validations"], rtol=1e-4)
+        for key, array in found["weights"].items():
+            expected = alone["weights"][key]
+            np.testing.assert_allclose(array, expected, rtol=1e-3, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gradient_that_is_not_finite_ends_the_run(method: AsyncMethod, tmp_path: Path) -> None:
+    """Although the loss is."""
+    with pytest.raises(DivergedError, match="became NaN or infinite"):
+        train(workers(method=method), tmp_path / "run", task="NanGradient")
+
+
+def test_statistics_of_many_workers_stay_bounded(tmp_path: Path) -> None:
+    many = replace(
+        workers(workers=24),
+        batch=BatchConfig(global_batch_size=48, lr=1e-9),
+        schedule=ScheduleConfig(max_epochs=40),
+    )
+    found = train(many, tmp_path / "run", task="WithNorm")
+    variances = [a for name, a in found["weights"].items() if name.endswith("running_var")]
+    assert all((array > 0).all() and array.max() < 2 for array in variances)
+
+
+def test_a_dry_run_ends_what_it_started(tmp_path: Path) -> None:
+    run = RunConfig(dir=tmp_path / "run", checks=Checks.OFF)
+    config = JobConfig(recipe=workers(workers=2, simulate=False), run=run)
+    stepladder.train(config=config, task=f"{TASKS}:Plain", dry_run=True)
+    names = [child.cmdline() for child in psutil.Process().children(recursive=True)]
+    assert not any("stepladder.training.asynchronous.worker" in one for one in names)
+    assert not list(Path("/dev/shm").glob(f"stepladder-workers-{os.getpid()}-*"))
+
+
+def test_a_climb_of_workers_is_refused(tmp_path: Path) -> None:
+    config = JobConfig(recipe=workers(), run=RunConfig(dir=tmp_path / "run", checks=Checks.OFF))
+    with pytest.raises(UsageError, match="asynchronous workers"):
+        stepladder.climb(config=config, task=f"{TASKS}:Plain")
+
+
 def test_a_run_resumes_where_it_was(tmp_path: Path) -> None:
     whole = train(workers(max_age=0), tmp_path / "whole")
     short = replace(workers(max_age=0), schedule=ScheduleConfig(max_epochs=2))
@@ -174,7 +226,7 @@ def test_a_run_resumes_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"device": DeviceConfig(count=2, kind=DeviceChoice.CPU)}, "leave out --devices"),
+        ({"device": DeviceConfig(count=2, kind=DeviceChoice.CPU)}, "--asynchronous.workers 2"),
         ({"train": TrainMode.HEAD_THEN_ALL}, "has two"),
         ({"device": DeviceConfig(precision=Precision.FP16_MASTER)}, "loss scale"),
         ({"features": FeaturesConfig(cached=True), "train": TrainMode.HEAD}, "cached features"),

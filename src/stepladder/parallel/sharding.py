@@ -1,0 +1,94 @@
+"""Divide weights, gradients and the optimizer's state among ranks, by torch's fully_shard (FSDP2).
+
+Each rank keeps a part of every weight. A unit, such as a block of a transformer, is put together
+right before it computes and divided again afterwards, so that at no time one rank has all weights.
+
+Source: Zhao et al. 2023, "PyTorch FSDP", arXiv:2304.11277; Rajbhandari et al. 2020, "ZeRO",
+arXiv:1910.02054, stage 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from torch import nn
+
+T = TypeVar("T")
+_LEAST_FRAC: Final = 1 / 64  # of all bytes: a smaller part is sent with the rest
+_MOST_FRAC: Final = 1 / 4  # a larger part is divided, if it has parts
+
+
+class ShardedModel(nn.Module):
+    """A model whose weights are divided among all ranks, and what computes with it.
+
+    Everything that uses the model goes through `forward`, which puts together the weights that are
+    in no unit.
+
+    Args:
+        model: with equal weights on all ranks; its parameters become DTensors.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        super().__init__()
+        self.model = model
+        for unit in units_of(model):
+            fully_shard(unit)
+        fully_shard(self)
+
+    def forward(self, call: Callable[..., T], *args: Any) -> T:
+        """Return what a function returns that uses the model."""
+        return call(*args)
+
+
+class ShardedGradients:
+    """Computes losses so that their backward pass leaves this rank's part of the mean gradients.
+
+    Args:
+        losses: maps a batch to the losses of this rank.
+    """
+
+    def __init__(self, sharded: ShardedModel, losses: Callable[[Any], Any]) -> None:
+        self._sharded, self._losses = sharded, losses
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the losses of a batch."""
+        return self._sharded(self._losses, batch)
+
+    @contextmanager
+    def accumulating(self, is_last: bool) -> Iterator[None]:
+        """Return the context of one part of a step: only the last one sends gradients."""
+        module: Any = self._sharded
+        module.set_requires_gradient_sync(is_last)
+        yield
+
+
+def units_of(model: nn.Module) -> list[nn.Module]:
+    """Return the parts of a model that are put together one at a time; none shares a weight."""
+    num_users: dict[int, int] = {}
+    for module in model.modules():
+        for weight in module.parameters(recurse=False):
+            num_users[id(weight)] = num_users.get(id(weight), 0) + 1
+    total = _num_bytes(model)
+
+    def walk(module: nn.Module) -> Iterator[nn.Module]:
+        for child in module.children():
+            size = _num_bytes(child)
+            if size < _LEAST_FRAC * total:
+                continue
+            is_shared = any(num_users[id(weight)] > 1 for weight in child.parameters())
+            is_container = isinstance(child, (nn.Sequential, nn.ModuleList, nn.ModuleDict))
+            has_parts = any(True for _ in child.children())
+            if is_shared or (has_parts and (is_container or size > _MOST_FRAC * total)):
+                yield from walk(child)
+            else:
+                yield child
+
+    return list(walk(model))
+
+
+def _num_bytes(module: nn.Module) -> int:
+    return sum(weight.nbytes for weight in module.parameters())
