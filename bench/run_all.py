@@ -33,6 +33,7 @@ SCRIPTS = (
     "devices.collectives",
     "devices.exchanged",
     "devices.exchange_steps",
+    "devices.sharded_memory",
     "accuracy.seeds",
     "accuracy.windowed_accuracy demo_data/store",
     "accuracy.six_steps",
@@ -55,6 +56,7 @@ SCRIPTS = (
 """The last seven together take hours; see --help of each."""
 ELSEWHERE = {
     "gpu.climb": "needs a GPU: bench/gpu/run.sh",
+    "devices.asynchronous": "takes half an hour: name a log",
     "devices.hosts_predicted": "runs here as root if network namespaces are allowed",
     "watch.reported": "takes half an hour: name a log",
     "watch.slow_scripts": "takes hours: name a log",

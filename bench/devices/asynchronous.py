@@ -36,6 +36,8 @@ BATCH: Final = 160
 EXAMPLE_S: Final = 0.001
 TARGET: Final = 1.25
 MAX_EPOCHS: Final = 25
+STEPS_PER_EPOCH: Final = 20
+LOCAL_STEPS: Final = 8
 _LIMIT_S: Final = 120.0
 RATES: Final = (0.125, 0.25, 0.5, 1.0)
 SYNCHRONOUS: Final = "synchronous"
@@ -63,8 +65,8 @@ WAYS: Final[Mapping[str, tuple[str, ...]]] = {
     "asynchronous, all examples": method("parameter_server", age_rule="none", data="all"),
     "backup worker": method("backup_workers"),
     "hogwild": method("hogwild"),
-    "local SGD, 8 steps": method("local_sgd", local_steps=8),
-    "DiLoCo, 8 steps": method("diloco", local_steps=8),
+    "local SGD, 8 steps": method("local_sgd", local_steps=LOCAL_STEPS),
+    "DiLoCo, 8 steps": method("diloco", local_steps=LOCAL_STEPS),
 }
 CASES: Final = {
     "none": tuple(WAYS),
@@ -160,6 +162,17 @@ def tune(log: Log) -> dict[str, float]:
     return best
 
 
+def from_start(record: Mapping[str, Any], name: str) -> float:
+    """Return the seconds of a run with those before its first log line, at its mean pace.
+
+    The first line is that of the first step, or of the first round of local steps.
+    """
+    num_before = LOCAL_STEPS if "8 steps" in name else 1
+    steps = float(record["epochs"] * STEPS_PER_EPOCH)
+    seconds: float = record["seconds"]
+    return seconds * steps / (steps - num_before)
+
+
 def row(log: Log, case: str, name: str, lr: float) -> dict[str, Any]:
     """Return the times of a way, and their ratio to those of synchronous training."""
     found, base = (
@@ -171,7 +184,8 @@ def row(log: Log, case: str, name: str, lr: float) -> dict[str, Any]:
         for way in (name, SYNCHRONOUS)
     )
     hits, others = (
-        [one for one in records if one["seconds"] is not None] for records in (found, base)
+        [one | {"seconds": from_start(one, way)} for one in records if one["seconds"] is not None]
+        for records, way in ((found, name), (base, SYNCHRONOUS))
     )
     speed = "–"
     if len(hits) >= 2 and len(others) >= 2 and name != SYNCHRONOUS:

@@ -86,7 +86,9 @@ def partial_summary(
         run.clock.device.close()
     host, best, batch = run.clock.host(), run.rule.best.best, run.recipe.batch
     micro = min(batch.micro_batch_size or batch.global_batch_size, batch.global_batch_size)
-    per_rank = -(-batch.global_batch_size // run.world.size)
+    workers = run.recipe.asynchronous
+    num = workers.num_in_batch if workers.is_on else run.world.size
+    per_rank = -(-batch.global_batch_size // num)
     train_s = host.wall_s - sum(
         host.phases_s.get(phase, 0.0) for phase in (Phase.SETUP, Phase.TEST)
     )
