@@ -385,7 +385,6 @@ def _require_shardable(device: DeviceConfig) -> None:
         "device.gradient_compression": (
             device.gradient_compression is not GradientCompression.NONE
         ),
-        "device.compile": device.compile,
         "device.replicas": device.replicas > 1,
     }
     other = next((name for name, is_set in others.items() if is_set), None)

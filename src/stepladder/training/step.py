@@ -173,9 +173,7 @@ class Step:
         num_here = batch.ids.numel()
         scale = 0.0 if is_stand_in else self._world.size / (num_global or num_here)
         step_loss: Tensor | None = None
-        parts = list(split_batch(batch, self._micro_batch_size))
-        num_parts = len(parts)
-        parts += [parts[0].rows(slice(0, 1))] * self._num_missing(num_parts, num_global)
+        parts, num_parts = self._parts(batch, num_global)
         try:
             for idx, part in enumerate(parts):
                 is_last = idx == len(parts) - 1
@@ -213,12 +211,18 @@ class Step:
             if own_threads != threads:
                 torch.set_num_threads(threads)
 
-    def _num_missing(self, num_parts: int, num_global: int | None) -> int:
-        """Return how many parts more another rank computes, if all compute each part together."""
-        if self._micro_batch_size is None or not isinstance(self._average, ShardedGradients):
-            return 0
-        most = -(-(num_global or 0) // self._world.size)  # examples of a rank
-        return max(0, -(-most // self._micro_batch_size) - num_parts)
+    def _parts(self, batch: Batch, num_global: int | None) -> tuple[list[Batch], int]:
+        """Return the parts of a batch, and how many of them count.
+
+        If all ranks compute each part together, one with fewer parts repeats an example.
+        """
+        parts = list(split_batch(batch, self._micro_batch_size))
+        num_parts = len(parts)
+        if self._micro_batch_size is not None and isinstance(self._average, ShardedGradients):
+            most = -(-(num_global or 0) // self._world.size)  # examples of a rank
+            num_missing = max(0, -(-most // self._micro_batch_size) - num_parts)
+            parts += [batch.rows(slice(0, 1))] * num_missing
+        return parts, num_parts
 
     @contextmanager
     def apart(self) -> Iterator[None]:

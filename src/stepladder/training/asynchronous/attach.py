@@ -14,6 +14,7 @@ from stepladder.config.options import RunConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.reading.examples import ArrivalSource, RowsOnly
 from stepladder.errors import UsageError
+from stepladder.optim.outer import outer_optimizer
 from stepladder.parallel.asynchronous.link import zeromq
 from stepladder.parallel.asynchronous.shared import SharedWeights
 from stepladder.parallel.world import World
@@ -22,7 +23,7 @@ from stepladder.task.load import name_for_others
 from stepladder.training.asynchronous.contribution import Trained
 from stepladder.training.asynchronous.crew import Crew, SimulatedCrew
 from stepladder.training.asynchronous.process_crew import ProcessCrew
-from stepladder.training.asynchronous.step import AsynchronousStep, outer_optimizer
+from stepladder.training.asynchronous.step import AsynchronousStep
 from stepladder.training.clock import Clock
 from stepladder.training.course import Position
 from stepladder.training.setup.build import Sources, StageParts
@@ -153,7 +154,7 @@ def parts_of_workers(
     trained = Trained.of(model, parts)
     update = parts.update
     if recipe.asynchronous.is_local:
-        update = Update(outer_optimizer(recipe, trained.params), device=device)
+        update = Update(outer_optimizer(recipe.asynchronous, trained.params), device=device)
     crew: Crew
     shared = None
     if recipe.asynchronous.simulate:

@@ -47,21 +47,6 @@ class Tally:
     by_worker: dict[int, int] = field(default_factory=dict)
 
 
-def outer_optimizer(recipe: Recipe, params: list[Tensor]) -> torch.optim.Optimizer:
-    """Return what applies the mean change of workers that took steps by themselves.
-
-    With a learning rate of 1 and no momentum, the new weights are the mean of the workers' weights.
-
-    Source: Stich 2019, "Local SGD Converges Fast and Communicates Little", arXiv:1805.09767;
-    Douillard et al. 2023, "DiLoCo", arXiv:2311.08105.
-    """
-    config = recipe.asynchronous
-    if config.method is AsyncMethod.LOCAL_SGD:
-        return torch.optim.SGD(params, lr=1.0)
-    momentum = config.outer_momentum
-    return torch.optim.SGD(params, lr=config.outer_lr, momentum=momentum, nesterov=momentum > 0)
-
-
 class AsynchronousStep(Step):
     """A `Step` whose gradients are computed by workers.
 

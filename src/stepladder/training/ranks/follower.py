@@ -147,6 +147,12 @@ def require_parallel(recipe: Recipe, sources: Sources, world: World) -> None:
             where="device.sharded",
             fix="Type --train all, or leave out --device.sharded.",
         )
+    if recipe.device.sharded and recipe.device.compile:
+        raise UsageError(
+            "device.compile has not been tried with a model that is divided among devices",
+            where="device.sharded",
+            fix="Leave out device.compile, or device.sharded.",
+        )
     batch = recipe.batch.global_batch_size
     error = too_many_devices(world.size, batch=batch, num_train=len(sources.train))
     if error is not None:
