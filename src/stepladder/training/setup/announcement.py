@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Final
+
 from torch import nn
 
 from stepladder.config.choices import (
@@ -56,6 +59,16 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
 def num_weights(model: nn.Module) -> int:
     """Count a model's parameters."""
     return sum(weight.numel() for weight in model.parameters())
+
+
+_OF_METHODS: Final = {
+    AsyncMethod.PARAMETER_SERVER: ("max_age", "age_rule"),
+    AsyncMethod.BACKUP_WORKERS: ("num_backup",),
+    AsyncMethod.HOGWILD: (),
+    AsyncMethod.LOCAL_SGD: ("local_steps",),
+    AsyncMethod.DILOCO: ("local_steps", "outer_lr", "outer_momentum"),
+}
+"""Options that only some methods use."""
 
 
 def num_learning(model: nn.Module) -> int:
@@ -123,7 +136,7 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
             f"weights to each at every step; --devices {num} gives the same and is faster, with a "
             "process for each"
         )
-    found += _of_power_sgd(recipe) + _of_order(recipe)
+    found += _of_power_sgd(recipe) + _of_order(recipe) + _without_effect(recipe.asynchronous)
     if recipe.batch.global_batch_size > run.num_train:
         found.append(
             f"a batch has {recipe.batch.global_batch_size} examples, but there are only "
@@ -160,6 +173,24 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
         fingerprint=sources.train.fingerprint,
     )
     return found
+
+
+def _without_effect(workers: AsynchronousConfig) -> list[str]:
+    """Return a warning about options that the method does not use."""
+    used = {"workers", "data", "simulate", *_OF_METHODS[workers.method]} if workers.is_on else set()
+    if workers.simulate:
+        used.add("stragglers")
+    default = AsynchronousConfig()
+    unused = [
+        f"asynchronous.{one.name}"
+        for one in fields(workers)
+        if one.name not in used | {"method"}
+        and getattr(workers, one.name) != getattr(default, one.name)
+    ]
+    if not unused:
+        return []
+    verb = "has" if len(unused) == 1 else "have"
+    return [f"{', '.join(unused)} {verb} no effect with asynchronous.method {workers.method}"]
 
 
 def _of_order(recipe: Recipe) -> list[str]:

@@ -245,6 +245,17 @@ def test_what_workers_cannot_train_is_refused(
     assert said in str(error.value)
 
 
+def test_options_without_effect_are_named(tmp_path: Path, capsys: Any) -> None:
+    off = AsynchronousConfig(workers=2, local_steps=3)
+    train(replace(RECIPE, asynchronous=off, schedule=ScheduleConfig(max_steps=2)), tmp_path / "1")
+    said = "asynchronous.workers, asynchronous.local_steps have no effect"
+    assert f"{said} with asynchronous.method off" in capsys.readouterr().err
+    one = replace(workers(num_backup=2), schedule=ScheduleConfig(max_steps=2))
+    train(one, tmp_path / "2")
+    said = "asynchronous.num_backup has no effect with asynchronous.method parameter_server"
+    assert said in capsys.readouterr().err
+
+
 def test_shared_memory_is_not_simulated(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be simulated"):
         train(workers(method=AsyncMethod.HOGWILD), tmp_path / "run")
