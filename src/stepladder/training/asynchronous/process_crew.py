@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import shutil
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 from torch import Tensor
 
 from stepladder import errors
@@ -36,6 +36,7 @@ _TIMES_AS_LONG: Final = 20  # as the longest step so far, until a worker is take
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _LEAST_FREE_BYTES: Final = 1_000_000_000
 _PREFIX: Final = "stepladder-workers-"
+_LOCK: Final = "lock"
 
 
 @dataclass
@@ -91,7 +92,7 @@ class ProcessCrew:
         zeromq()
         logs.mkdir(parents=True, exist_ok=True)
         self._num_train = num_train
-        self._folder = _private_folder()
+        self._folder, self._lock = _private_folder()
         self._address = f"ipc://{self._folder / 'server'}"
         self._began_s = self._left_s = self._resumed_s = time.monotonic()
         self._checked_s = self._longest_s = 0.0
@@ -171,6 +172,7 @@ class ProcessCrew:
                 _kill(there.process)
         self._workers = []
         self._link.close()
+        os.close(self._lock)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _elapsed_s(self) -> float:
@@ -264,19 +266,27 @@ class ProcessCrew:
         self._workers[worker] = there
 
 
-def _private_folder() -> Path:
-    """Return a new folder of this process, in memory if there is enough, and remove those left.
+def _private_folder() -> tuple[Path, int]:
+    """Return a new folder, in memory if there is enough, and the open file that locks it.
 
-    A process that was killed leaves one.
+    Folders that nobody locks are removed: a process that was killed leaves one.
     """
     is_there = _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK)
     fast = is_there and shutil.disk_usage(_SHARED_MEMORY).free > _LEAST_FREE_BYTES
     parent = Path(_SHARED_MEMORY if fast else tempfile.gettempdir())
-    for left in parent.glob(f"{_PREFIX}*"):
-        owner = left.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+    for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        with suppress(OSError):  # it is in use, or another user's
+            handle = os.open(lock, os.O_RDWR)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+            finally:
+                os.close(handle)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    handle = os.open(folder / f".{_LOCK}", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    (folder / f".{_LOCK}").rename(folder / _LOCK)  # it is locked before others can find it
+    return folder, handle
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -18,11 +18,7 @@ from stepladder.parallel.agreement import Wishes
 from stepladder.parallel.asynchronous.flat import Flat
 from stepladder.parallel.asynchronous.gate import Group, gate_of
 from stepladder.parallel.asynchronous.shared import SharedWeights
-from stepladder.training.asynchronous.contribution import (
-    Contribution,
-    Trained,
-    Work,
-)
+from stepladder.training.asynchronous.contribution import Contribution, Trained, Work
 from stepladder.training.asynchronous.crew import Crew
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.step import Step, WindowMeans
@@ -35,6 +31,7 @@ class Tally:
 
     Attributes:
         ages: of the gradients that were used.
+        num_updates: of the weights.
         num_dropped: gradients that came too late.
         num_lost: workers that ended, and were started again.
         by_worker: examples that each worker has contributed.

@@ -79,8 +79,7 @@ def main(file: Path) -> None:
     except Exception as error:  # the Task may raise anything, and would do so again
         traceback.print_exc()
         what = f"worker {hired.worker} raised {type(error).__name__}: {error}"
-        fix = "The whole traceback is in its log, logs/worker-N.log of the run."
-        fix = fix.replace("N", str(hired.worker))
+        fix = f"The whole traceback is in its log, logs/worker-{hired.worker}.log of the run."
         link.send("error", {"type": "ResourceError", "what": what, "fix": fix})
         link.receive()
     sys.stdout.flush()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,13 +201,25 @@ def test_statistics_of_many_workers_stay_bounded(tmp_path: Path) -> None:
     assert all((array > 0).all() and array.max() < 2 for array in variances)
 
 
-def test_a_dry_run_ends_what_it_started(tmp_path: Path) -> None:
+def test_a_dry_run_ends_what_it_started_and_removes_what_a_killed_run_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "stepladder.training.asynchronous.process_crew"
     run = RunConfig(dir=tmp_path / "run", checks=Checks.OFF)
     config = JobConfig(recipe=workers(workers=2, simulate=False), run=run)
-    stepladder.train(config=config, task=f"{TASKS}:Plain", dry_run=True)
+    with tempfile.TemporaryDirectory() as name:  # a short path, for the socket
+        memory = Path(name)
+        monkeypatch.setattr(f"{module}._SHARED_MEMORY", memory)
+        left, used = (memory / f"stepladder-workers-{one}" for one in ("left", "used"))
+        for folder in (left, used):
+            folder.mkdir()
+            (folder / "lock").touch()
+        with (used / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            stepladder.train(config=config, task=f"{TASKS}:Plain", dry_run=True)
+            assert list(memory.iterdir()) == [used]
     names = [child.cmdline() for child in psutil.Process().children(recursive=True)]
     assert not any("stepladder.training.asynchronous.worker" in one for one in names)
-    assert not list(Path("/dev/shm").glob(f"stepladder-workers-{os.getpid()}-*"))
 
 
 def test_a_climb_of_workers_is_refused(tmp_path: Path) -> None:
