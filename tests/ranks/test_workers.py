@@ -18,7 +18,7 @@ from tests.ranks.together import ROOT, TASKS, Command, Start, environment, wait_
 COMMON = ("--batch-size", "8", "--epochs", "3", "--stopping.no-early", "--optimizer.name", "sgd")
 COMMON += ("--batch.lr", "0.1", "--device.threads", "1", "--asynchronous.workers", "2")
 SERVER = ("--asynchronous.method", "parameter_server")
-LONG = ("--epochs", "60", "--run.checkpoint-every-s", "0", "--batch.lr", "0.005")
+LONG = ("--epochs", "60", "--run.checkpoint-every-s", "0")
 
 
 def events(run: Path, kind: str) -> list[dict[str, Any]]:

@@ -96,6 +96,7 @@ class ProcessCrew:
         self._address = f"ipc://{self._folder / 'server'}"
         self._began_s = self._left_s = self._resumed_s = time.monotonic()
         self._checked_s = self._longest_s = 0.0
+        self._is_closed = False
         self._workers: list[_Employed] = []
         self._link = ServerLink(self._address)
         try:
@@ -161,7 +162,10 @@ class ProcessCrew:
             return Arrival(message.worker, found_sums, self._elapsed_s())
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes; a second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         for worker, there in enumerate(self._workers):
             self._link.send(worker, "stop", {}, life=there.life)
         until = time.monotonic() + _END_S
