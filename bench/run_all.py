@@ -57,6 +57,7 @@ SCRIPTS = (
 ELSEWHERE = {
     "gpu.climb": "needs a GPU: bench/gpu/run.sh",
     "devices.asynchronous": "takes half an hour: name a log",
+    "devices.memory_limit": "runs here as root if memory cgroups may be made",
     "devices.hosts_predicted": "runs here as root if network namespaces are allowed",
     "watch.reported": "takes half an hour: name a log",
     "watch.slow_scripts": "takes hours: name a log",

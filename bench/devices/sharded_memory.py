@@ -28,7 +28,7 @@ from stepladder.measuring.model.memory import peak_bytes
 from stepladder.measuring.ranks.team import Team
 from stepladder.models.torchvision_shim import import_timm
 from stepladder.optim.optimizers import build_optimizer
-from stepladder.parallel.sharding import ShardedModel
+from stepladder.parallel.divided.sharding import ShardedCalls
 from stepladder.parallel.world import World
 
 NETWORK: Final = "vit_small_patch16_224"
@@ -50,7 +50,7 @@ class Member:
         self._model = import_timm().create_model(NETWORK, num_classes=10, pretrained=False)
         self._call: Any = lambda call, *args: call(*args)
         if not world.is_alone:
-            self._call = ShardedModel(self._model)
+            self._call = ShardedCalls(self._model)
         config = OptimizerConfig(name=OptimizerName.ADAMW, fused=False)
         self._optimizer = build_optimizer(config, self._model, lr=1e-3)
         num = _PICTURES // world.size

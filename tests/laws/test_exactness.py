@@ -34,6 +34,7 @@ from stepladder.ladder.accuracy.exactness import Computed, Material, compute, de
 from stepladder.ladder.accuracy.on_devices import check_on_devices
 from stepladder.records.collectives import Fit, Link
 from stepladder.records.ladder import Exactness
+from stepladder.records.model_size import ModelSize
 from stepladder.records.profile import Devices, Profile, TrainingTime
 from stepladder.rungs import RUNGS, Rung
 from stepladder.task.image_classification import ImageClassification
@@ -136,6 +137,8 @@ def jobs(store: Path, profile: Profile) -> dict[str, tuple[Profile, Recipe]]:
     batch = replace(head.batch, global_batch_size=8)
     learns = replace(head, train=TrainMode.ALL, batch=batch)
     all_learn = replace(profile, is_trunk_frozen=False, num_train=400)
+    size = ModelSize(weights=10**6, trained=10**6, states=2 * 10**6, kept=10, unit=10**5)
+    too_large = replace(all_learn, size=size, free_memory_bytes=6 * 10**6)  # for both devices
     on_two = replace(learns.device, count=2, sync_batchnorm=True)
     return {
         "head": (profile, head),
@@ -143,6 +146,7 @@ def jobs(store: Path, profile: Profile) -> dict[str, tuple[Profile, Recipe]]:
         "laid_out": (profile, laid_out),
         "all": (all_learn, learns),
         "all_reduce": (all_learn, replace(learns, device=on_two)),
+        "sharded_model": (too_large, replace(learns, device=on_two)),
     }
 
 

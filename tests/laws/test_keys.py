@@ -30,6 +30,10 @@ LEARNS_THE_SAME = {
     "device.all_reduce_fit",
     "device.buckets",
     "device.sharded",
+    "device.tensor_parallel",
+    "device.pipeline_stages",
+    "device.pipeline_schedule",
+    "device.micro_batches",
     "device.sync_batchnorm",  # a climb measures learning on one device
     "model.fold_batchnorm",
     "features.cached",

@@ -53,6 +53,7 @@ from stepladder.ladder.verdict import Evidence
 from stepladder.records import read_jsonl, to_json
 from stepladder.records.collectives import Fit, Link
 from stepladder.records.ladder import Aim, Exactness, Interval
+from stepladder.records.model_size import ModelSize
 from stepladder.records.profile import Curve, Devices, Profile, Provenance, TrainingTime
 from stepladder.rungs import REMEDIES, RUNGS, Against, Rung, rungs_with
 from stepladder.rungs.reference import page
@@ -116,6 +117,16 @@ devices_of_fit = st.builds(
     devices,
     st.sampled_from((2, 3)),
     seconds,
+)
+sizes = st.builds(
+    ModelSize,
+    weights=num_bytes,
+    trained=num_bytes,
+    states=num_bytes,
+    kept=st.sampled_from((10**3, 10**7)),
+    unit=st.just(10**3),
+    divided=st.sampled_from((0, 1000)),
+    cut=st.sampled_from((None, 10**4)),
 )
 profiles = st.builds(
     Profile,
@@ -184,6 +195,7 @@ profiles = st.builds(
         ((), ("resnet50",), ("tf_efficientnet_lite1", "tf_efficientnet_lite2"), ("nothing_known",))
     ),
     devices=st.none() | devices | devices_of_fit,
+    size=st.none() | sizes | sizes,
 )
 recipes = st.builds(
     Recipe,

@@ -23,6 +23,7 @@ from stepladder.data.augment.augment import augment
 from stepladder.data.batch import Batch
 from stepladder.data.store.store import Store
 from stepladder.errors import DataError, DivergedError, UsageError
+from stepladder.models.torchvision_shim import import_timm
 from stepladder.parallel.world import World
 from stepladder.task.contract import Metrics, Task
 
@@ -455,3 +456,80 @@ class Answering:
     def fail(self) -> None:
         """Fail with an error of another library."""
         raise ZeroDivisionError("a batch without examples")
+
+
+class Blocks(Plain):
+    """Classes by brightness, by a small ViT of timm."""
+
+    has_bias = True
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Return the model."""
+        timm = import_timm()
+        return timm.models.VisionTransformer(
+            img_size=8,
+            patch_size=4,
+            num_classes=NUM_CLASSES,
+            embed_dim=16,
+            depth=3,
+            num_heads=4,
+            qkv_bias=self.has_bias,  # the gradient of that of k is nothing but rounding
+        )
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:
+        """Return None: there is no head."""
+        return None
+
+
+class BlocksWithoutBias(Blocks):
+    """The same, for optimizers that make small gradients large."""
+
+    has_bias = False
+
+
+class SomeFrozen(BlocksWithoutBias):
+    """The same; the first block is not trained."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Return the model."""
+        model = super().build_model(recipe)
+        model.blocks[0].requires_grad_(False)
+        return model
+
+
+class WithDropout(Blocks):
+    """The same, with dropout in the MLPs."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Return the model."""
+        model = super().build_model(recipe)
+        for block in model.blocks:
+            block.mlp.drop1.p = 0.1
+        return model
+
+
+class Skips(Plain):
+    """A model that uses its input again at the end."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Return the model."""
+        return Skipping()
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:
+        """Return None: there is no head."""
+        return None
+
+
+class Skipping(nn.Module):
+    """Two layers, whose output is added to the input of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(192, 192), nn.Tanh(), nn.Linear(192, 192))
+        self.head = nn.Linear(192, NUM_CLASSES)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Return scores (n, NUM_CLASSES)."""
+        flat = pictures.flatten(1)
+        scores: Tensor = self.head(self.layers(flat) + flat)
+        return scores

@@ -53,6 +53,13 @@ def test_loaders() -> None:
     assert (ROOT / "docs" / "loaders.md").read_text() == printed.getvalue()
 
 
+@pytest.mark.thorough
+def test_parallelism() -> None:
+    module = importlib.import_module("bench.devices.parallelism_page")
+    text = module.PAGE.read_text()
+    assert text == module.page(text)
+
+
 def test_benchmarks() -> None:
     page = importlib.import_module("bench.benchmarks_page").page()
     assert (ROOT / "docs" / "benchmarks.md").read_text() == page

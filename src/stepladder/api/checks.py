@@ -108,6 +108,7 @@ def check_job(
         return kept
     make_folder(job.run.dir)  # before the checks, as the report is written there
     probe(job.run.dir)
+    opened.require_memory()
     report = run_checks(
         opened,
         wanted,

@@ -23,6 +23,7 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe, uncompiled
 from stepladder.data.batch import Batch
 from stepladder.data.reading.examples import Source
+from stepladder.errors import ResourceError
 from stepladder.measuring.probe import untouched
 from stepladder.measuring.subject import Subject, open_subject
 from stepladder.models.freezing import set_training
@@ -35,6 +36,7 @@ from stepladder.training.setup.build import (
     make_train_reader,
     open_device,
 )
+from stepladder.training.setup.memory import require_memory
 from stepladder.training.setup.table_version import open_at_version
 from stepladder.training.stage import enter_stage, stages_of
 from stepladder.training.step import autocast
@@ -113,6 +115,20 @@ class CheckedJob:
             stage = stages_of(self.recipe.train, self.recipe.batch)[0]
             frozen = enter_stage(stage, self.task, model)
         return model, frozen
+
+    def require_memory(self) -> None:
+        """Check that a step fits into memory: otherwise the system would kill this process.
+
+        Raises:
+            ResourceError: if it cannot.
+        """
+        try:
+            model, _ = self._built
+            require_memory(self.recipe, self.task, model, self.sources, device=self.device)
+        except ResourceError:
+            raise
+        except Exception:  # of user code: a check reports it
+            return
 
     def _copy_of_given(self) -> nn.Module | None:
         """Copy the model that is already built; None without one, or if it is compiled."""

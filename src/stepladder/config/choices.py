@@ -118,6 +118,17 @@ class GradientCompression(StrEnum):
     POWER_SGD = "power_sgd"
 
 
+class PipelineSchedule(StrEnum):
+    """The order of passes in a pipeline.
+
+    gpipe: all forward passes first; one_f_one_b (1F1B): one forward and one backward in turn, which
+    keeps fewer activations.
+    """
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "one_f_one_b"
+
+
 class Launcher(StrEnum):
     """What starts the processes of several devices."""
 

@@ -24,6 +24,7 @@ from stepladder.config.choices import (
     Monitor,
     OptimizerName,
     OrderMode,
+    PipelineSchedule,
     Precision,
     Sampling,
     ScheduleKind,
@@ -347,9 +348,35 @@ class DeviceConfig:
     sharded: bool = False
     """Divide weights, gradients and the optimizer's state among the devices, instead of keeping all
     of them on each: for models that do not fit; sends half as much again."""
+    tensor_parallel: int = 1
+    """Number of devices that compute each attention and each MLP together, some heads and some
+    hidden units each; a divisor of the number of devices. The groups of devices share every batch,
+    and are sharded."""
+    pipeline_stages: int = 1
+    """Number of devices that hold the layers of a model one after the other; a divisor of the
+    number of devices. The layers are divided by their measured time."""
+    pipeline_schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    """Order of forward and backward passes of a pipeline."""
+    micro_batches: int = 0
+    """Parts into which a pipeline divides its examples, to keep all stages busy; 0: four for each
+    stage, or one for each example if there are fewer."""
     gradient_compression: GradientCompression = GradientCompression.NONE
     """Send less than whole gradients; may change what is learnt. PowerSGD keeps what it has left
     out in memory only: a run that resumes is not equal to the bit to one without a break."""
+
+    @property
+    def division(self) -> str | None:
+        """The option that divides the model among devices; None: each has all of it."""
+        if self.pipeline_stages > 1:
+            return "pipeline_stages"
+        if self.tensor_parallel > 1:
+            return "tensor_parallel"
+        return "sharded" if self.sharded else None
+
+    @property
+    def divides_model(self) -> bool:
+        """Whether each device has a part of the model only."""
+        return self.division is not None
 
     def __post_init__(self) -> None:
         is_low_rank = self.gradient_compression is GradientCompression.POWER_SGD
@@ -361,8 +388,11 @@ class DeviceConfig:
                 where="device.gradient_compression",
                 fix="Leave out device.all_reduce and device.buckets, or use bf16.",
             )
-        if self.sharded:
-            _require_shardable(self)
+        for name in ("tensor_parallel", "pipeline_stages"):
+            require(getattr(self, name) >= 1, f"device.{name}", getattr(self, name), "1 or more")
+        require(self.micro_batches >= 0, "device.micro_batches", self.micro_batches, "0 or more")
+        if self.divides_model:
+            _require_divisible(self)
         require(self.threads >= 0, "device.threads", self.threads, "0 or more")
         require(self.count >= 1, "device.count", self.count, "1 or more")
         require(self.replicas >= 1, "device.replicas", self.replicas, "1 or more")
@@ -377,8 +407,9 @@ class DeviceConfig:
             )
 
 
-def _require_shardable(device: DeviceConfig) -> None:
-    """Raise UsageError if other options of the device do not go with a sharded model."""
+def _require_divisible(device: DeviceConfig) -> None:
+    """Raise UsageError if other options of the device do not go with a model in parts."""
+    where = f"device.{device.division}"
     others = {
         "device.all_reduce": device.all_reduce is not AllReduce.NATIVE,
         "device.buckets": device.buckets is not Buckets.SIZE,
@@ -391,16 +422,25 @@ def _require_shardable(device: DeviceConfig) -> None:
     if other is not None:
         raise UsageError(
             f"{other} does not go with a model that is divided among devices",
-            where="device.sharded",
-            why="Each device has a part of every weight, and FSDP sends and adds up the parts.",
-            fix=f"Leave out {other}, or device.sharded.",
+            where=where,
+            why="Each device has a part of the model, and PyTorch sends and adds up the parts.",
+            fix=f"Leave out {other}, or {where}.",
         )
     if device.precision in (Precision.FP16, Precision.FP16_MASTER):
         raise UsageError(
             f"device.precision {device.precision} has not been tried with a model that is divided "
             "among devices",
-            where="device.sharded",
+            where=where,
             fix="Use --device.precision bf16.",
+        )
+    if device.pipeline_stages > 1 and (device.tensor_parallel > 1 or device.sharded):
+        second = "tensor_parallel" if device.tensor_parallel > 1 else "sharded"
+        raise UsageError(
+            f"device.pipeline_stages does not go with device.{second}",
+            where="device.pipeline_stages",
+            why="The stages of a pipeline are whole layers here; copies of the pipeline share the "
+            "batch.",
+            fix=f"Leave out device.{second}, or device.pipeline_stages.",
         )
 
 

@@ -1,6 +1,6 @@
 """The machine: cores, memory and cgroup limits, disks, GPUs, versions, energy."""
 
-from stepladder.machine.allocator import keep_freed_memory
+from stepladder.machine.allocator import keep_freed_memory, return_freed_memory
 from stepladder.machine.contention import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.machine.energy import EnergyMeter
 from stepladder.machine.environment import cpu_model, environment, instruction_set, versions
@@ -29,6 +29,7 @@ __all__ = [
     "instruction_set",
     "is_on_spinning_disk",
     "keep_freed_memory",
+    "return_freed_memory",
     "memory_limit_bytes",
     "num_cores",
     "versions",

@@ -1,5 +1,7 @@
 """Keep freed memory in the process, so that large CPU tensors do not page-fault on every use.
 
+Or return it at once, where memory is what is missing.
+
 glibc returns every large block to the kernel when it is freed, and requests it again, zeroed page
 by page, for the next layer. For a network's activations that can be half of all CPU time. Two
 settings of malloc keep such blocks in the process. Results are bitwise identical.
@@ -12,11 +14,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Callable
 
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _LARGEST_BLOCK_BYTES = (1 << 30, 32 << 20)  # older versions of glibc accept at most 32 MiB
 _NEVER_TRIM = (1 << 31) - 1
+_LARGE_BYTES = 128 << 10  # glibc's default, which grows with the blocks that are freed unless set
 _OWN_SETTINGS = (
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TRIM_THRESHOLD_",
@@ -34,11 +38,36 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether malloc was configured.
     """
-    if platform.libc_ver()[0] != "glibc" or any(os.environ.get(name) for name in _OWN_SETTINGS):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
+    mallopt = _mallopt()
+    if mallopt is None:
         return False
     keeps_large = any(mallopt(_MMAP_THRESHOLD, size) == 1 for size in _LARGEST_BLOCK_BYTES)
     return keeps_large and mallopt(_TRIM_THRESHOLD, _NEVER_TRIM) == 1
+
+
+def return_freed_memory() -> bool:
+    """Configure malloc to return freed blocks of 128 KiB or more to the kernel at once.
+
+    By default, glibc keeps blocks as large as those that were freed before, and fragments: where
+    large tensors come and go, a process may keep several times what it uses.
+    Does nothing if the C library is not glibc, or if the user has configured malloc.
+
+    Returns:
+        Whether malloc was configured.
+    """
+    mallopt = _mallopt()
+    if mallopt is None:
+        return False
+    returns_large = mallopt(_MMAP_THRESHOLD, _LARGE_BYTES) == 1
+    return returns_large and mallopt(_TRIM_THRESHOLD, _LARGE_BYTES) == 1
+
+
+def _mallopt() -> Callable[[int, int], int] | None:
+    """Return glibc's function; None: another C library, or the user has configured malloc."""
+    if platform.libc_ver()[0] != "glibc" or any(os.environ.get(name) for name in _OWN_SETTINGS):
+        return None
+    try:
+        found: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return None
+    return found

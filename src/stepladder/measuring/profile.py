@@ -30,6 +30,7 @@ from stepladder.measuring.model.head import (
     on_features,
     try_trunk,
 )
+from stepladder.measuring.model.job_size import job_size
 from stepladder.measuring.model.larger_trunks import larger_trunks
 from stepladder.measuring.model.noise_scale import NoiseScale
 from stepladder.measuring.model.operations import (
@@ -278,6 +279,7 @@ class _Measuring:
             "num_test": len(test) if test is not None else 0,
             "no_advice_because": steps.no_advice_because,
             "example_bytes": self._example_bytes(),
+            "size": self._once("size", lambda: job_size(subject)),
             "store_encoding": store_encoding(subject.task),
             "source_pixels": self._once("source_pixels", lambda: source_pixels(subject.task)),
             "stored_bytes": stored_bytes(subject.task),

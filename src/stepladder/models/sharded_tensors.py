@@ -1,25 +1,65 @@
-"""Tensors of which each rank has a part (torch's DTensor); others are left as they are.
+"""Tensors of which each rank has a part (torch's DTensor), or one rank has all; others are plain.
 
 Nothing of torch.distributed is imported unless a tensor is one: that takes seconds.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+_ROW_ORDER: Final = "stepladder_row_order"
+_HOLDER: Final = "stepladder_holder"
+
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Return whether this rank has only a part of a tensor."""
-    return hasattr(tensor, "full_tensor")
+    """Return whether this rank may have only a part of a tensor, or nothing of it."""
+    return hasattr(tensor, "full_tensor") or hasattr(tensor, _HOLDER)
+
+
+def set_row_order(tensor: Tensor, order: Tensor) -> None:
+    """Note that row i of a tensor is row order[i] of the one that a single process has."""
+    setattr(tensor, _ROW_ORDER, order)
+
+
+def row_order(tensor: Tensor) -> Tensor | None:
+    """Return the order of a tensor's rows; None: that of a single process."""
+    return getattr(tensor, _ROW_ORDER, None)
+
+
+def set_holder(tensor: Tensor, rank: int) -> None:
+    """Note that one rank has all of a tensor; other ranks have it on the meta device."""
+    setattr(tensor, _HOLDER, rank)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor that is put together from all ranks; a collective if it is divided."""
-    found: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    """Return a tensor as a single process has it; a collective if it is divided."""
+    holder = getattr(tensor, _HOLDER, None)
+    if holder is not None:
+        return _from(holder, tensor)
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    found: Tensor = tensor.full_tensor()
+    order = row_order(tensor)
+    if order is not None:
+        rows = found
+        found = torch.empty_like(rows)
+        found[order.to(rows.device)] = rows
     return found
+
+
+def _from(holder: int, tensor: Tensor) -> Tensor:
+    """Return a tensor that one rank has, on all ranks."""
+    import torch.distributed as dist
+
+    if tensor.is_meta:
+        there = torch.empty(tensor.shape, dtype=tensor.dtype)
+    else:
+        there = tensor.detach().cpu().contiguous()
+    dist.broadcast(there, src=holder)
+    return there
 
 
 @torch.no_grad()
@@ -31,14 +71,23 @@ def assign_(there: Tensor, tensor: Tensor | None) -> None:
         tensor: whole, of which that of rank 0 counts; or divided in the same way; None, on other
             ranks than 0, if only rank 0 has it.
     """
-    if not is_sharded(there) or (tensor is not None and is_sharded(tensor)):
+    if hasattr(there, _HOLDER):
+        own = torch.empty_like(there, device="meta") if tensor is None else tensor
+        found = _from(0, own)
+        if not there.is_meta:
+            there.copy_(found)
+        return
+    if not hasattr(there, "full_tensor") or (tensor is not None and hasattr(tensor, "full_tensor")):
         assert tensor is not None
         there.copy_(tensor)
         return
     from torch.distributed.tensor import distribute_tensor
 
-    own: Any = there
+    parts: Any = there
     if tensor is None:
         tensor = torch.empty(there.shape, dtype=there.dtype, device=there.device)
     tensor = tensor.to(there.device, there.dtype)
-    there.copy_(distribute_tensor(tensor, own.device_mesh, own.placements))
+    order = row_order(there)
+    if order is not None:
+        tensor = tensor[order.to(tensor.device)]
+    there.copy_(distribute_tensor(tensor, parts.device_mesh, parts.placements))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.errors import DataError
-from stepladder.models.sharded_tensors import assign_
+from stepladder.models.sharded_tensors import assign_, row_order, set_row_order
 from stepladder.optim.contract import OwnOptimizer
 from stepladder.optim.scalars import HOST_SCALARS, as_numbers_, as_tensors_
 
@@ -128,6 +128,9 @@ def _place(value: Tensor, weight: nn.Parameter, key: str, *, is_on_device: bool)
     if value.shape != weight.shape:
         raise _misfit(f"{key} has shape {tuple(value.shape)}, but its weight {tuple(weight.shape)}")
     placed = torch.empty_like(weight, dtype=value.dtype, requires_grad=False)
+    order = row_order(weight)
+    if order is not None:
+        set_row_order(placed, order)
     assign_(placed, value)
     return placed
 

@@ -94,8 +94,13 @@ class GradientAverage:
         """Return the losses of a batch."""
         return self._ddp(batch)
 
-    def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """Return the context of one part of a step: only the last one sends gradients."""
+    def accumulating(self, is_last: bool, weight: float = 1.0) -> AbstractContextManager[Any]:
+        """Return the context of one part of a step: only the last one sends gradients.
+
+        Args:
+            weight: of each loss in the part; it is in the backward pass already.
+        """
+        del weight
         return nullcontext() if is_last else self._ddp.no_sync()
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from stepladder.records.collectives import Fit
+from stepladder.records.model_size import ModelSize
 
 _MOSTLY: Final = 0.5
 
@@ -215,6 +216,7 @@ class Profile:
         larger_trunks: names of larger trunks whose weights are available.
         devices: several devices; None: the climb may use only one, or has not come to them.
         machines: those of all machines under a launcher; None: there is one, or as above.
+        size: what decides how the model is divided among devices; None: not measured.
         provenance: by field name.
     """
 
@@ -285,6 +287,7 @@ class Profile:
     larger_trunks: tuple[str, ...] = ()
     devices: Devices | None = None
     machines: Devices | None = None
+    size: ModelSize | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
 

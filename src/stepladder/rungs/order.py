@@ -22,6 +22,7 @@ from stepladder.rungs.devices.larger_gpu import LargerGpu
 from stepladder.rungs.devices.local_sgd import LocalSgd
 from stepladder.rungs.devices.more_gpus import MoreGpus
 from stepladder.rungs.devices.more_machines import MoreMachines, TriedMachines
+from stepladder.rungs.devices.sharded_model import ShardedModel
 from stepladder.rungs.speed.all_data import AllData
 from stepladder.rungs.speed.cached_features import CachedFeatures
 from stepladder.rungs.speed.channels_last import ChannelsLast
@@ -71,6 +72,7 @@ RUNGS: tuple[Rung, ...] = (
     AllReduce(),
     CompressedGradients(),
     LocalSgd(),
+    ShardedModel(),
 )
 """Rungs that make training faster, and rungs that use spare time for accuracy."""
 

@@ -15,7 +15,7 @@ from stepladder.config.choices import Monitor, Precision
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader
 from stepladder.machine.activity import doing, on_its_own
-from stepladder.parallel.sharding import ShardedModel
+from stepladder.parallel.divided.contract import DividedModel
 from stepladder.parallel.world import ALONE, World
 from stepladder.stats import Estimate, mean_estimate
 from stepladder.task.contract import Task
@@ -108,7 +108,7 @@ def evaluate(
     max_batches: int | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
     world: World = ALONE,
-    sharded: ShardedModel | None = None,
+    divided: DividedModel | None = None,
     stand_in: Callable[[], Batch] | None = None,
 ) -> Evaluation:
     """Evaluate a model on a split, in eval mode and without gradients.
@@ -121,7 +121,7 @@ def evaluate(
         max_batches: evaluate only the first batches; None: all.
         is_cancelled: called before each batch; has to be the same on all ranks.
         world: the ranks that the reader's batches are divided among.
-        sharded: the model, if it is divided among the ranks, which then compute every batch
+        divided: the model, if it is divided among the ranks, which then compute every batch
             together.
         stand_in: returns an example on the device, for a rank whose part of a batch is empty.
 
@@ -139,7 +139,7 @@ def evaluate(
     total = num_batches if max_batches is None else min(max_batches, num_batches)
     try:
         # weights that are put together cannot be tensors of inference mode
-        no_gradients = torch.inference_mode() if sharded is None else torch.no_grad()
+        no_gradients = torch.inference_mode() if divided is None else torch.no_grad()
         with doing("evaluating", total=total) as activity, no_gradients:
             for idx, batch in enumerate(_read(batches)):
                 activity.done = idx
@@ -148,7 +148,7 @@ def evaluate(
                 if is_cancelled():
                     raise EvaluationCancelled
                 is_empty = not batch.ids.numel()  # the part of this rank
-                if is_empty and (sharded is None or stand_in is None):
+                if is_empty and (divided is None or stand_in is None):
                     continue
                 on_device = (
                     stand_in()
@@ -156,13 +156,13 @@ def evaluate(
                     else batch.to(device, memory_format=memory_format)
                 )
                 with autocast(device, precision):
-                    if sharded is None:
+                    if divided is None:
                         metrics = task.metrics(model, on_device)
                     else:
-                        metrics = sharded(task.metrics, model, on_device)
+                        metrics = divided.metrics(task.metrics, on_device, is_stand_in=is_empty)
+                sums.add(metrics.sums, metrics.counts)
                 if is_empty:
                     continue
-                sums.add(metrics.sums, metrics.counts)
                 parts["rows"].append(batch.ids)
                 parts["losses"].append(metrics.losses.float())
                 _add_prediction(parts, metrics.outputs, on_device)

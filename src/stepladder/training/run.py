@@ -53,6 +53,7 @@ from stepladder.training.setup.build import (
     resolve_auto,
     use_threads,
 )
+from stepladder.training.setup.memory import require_memory
 from stepladder.training.setup.open_session import Surroundings, open_session, start_next_stage
 from stepladder.training.setup.rehearsal import rehearse
 from stepladder.training.setup.run_folder import CONFIG, RunFolder, beside
@@ -176,7 +177,7 @@ def _train_in_folder(
     stored = sources.train
     with clock.phase(Phase.SETUP):
         read_baseline(job.run)  # fails on a wrong one before anything is written
-        job, model, chosen = _settle_model(job, task, sources, device)
+        job, model, chosen = _settle_model(job, task, sources, device, world)
     world.met()  # the others wait for this rank, so that only its work with a name is limited
     with ExitStack() as stack:
         with on_its_own(_OPENING):
@@ -254,7 +255,7 @@ def _train_in_folder(
 
 
 def _settle_model(
-    job: JobConfig, task: Task, sources: Sources, device: torch.device
+    job: JobConfig, task: Task, sources: Sources, device: torch.device, world: World
 ) -> tuple[JobConfig, nn.Module, list[str]]:
     """Build the model before anything of the run is written.
 
@@ -269,6 +270,9 @@ def _settle_model(
     if job.recipe.features.cached:
         trunk_pass = make_trunk_pass(job.recipe, task, model, device=device)
         require_features(trunk_pass, job.recipe.train, sources.train)
+    elif not job.recipe.asynchronous.is_on:
+        warning = require_memory(job.recipe, task, model, sources, device=device, world=world)
+        chosen = chosen if warning is None else [*chosen, warning]
     return job, model, chosen
 
 

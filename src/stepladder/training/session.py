@@ -386,7 +386,7 @@ class Session(Training):
         self.parts.step.gather_window()
         is_saved = self.committed_step == self.position.step
         is_needed = not is_saved or bool(list(self.rule.best.uncommitted()))
-        if self.parts.sharded is not None:  # the others send their parts
+        if self.parts.divided is not None:  # the others send their parts
             is_needed = self.world.from_main(is_needed)
         if not is_needed:
             return

@@ -19,9 +19,9 @@ from stepladder.errors import UsageError
 from stepladder.parallel.agreement import NO_WISHES, StepAgreement, Wishes, sum_of
 from stepladder.parallel.batchnorm import SyncedBatchNorm, set_counted, set_exchanged
 from stepladder.parallel.collectives.exchange import Exchange
+from stepladder.parallel.divided.contract import DividedGradients, DividedModel
 from stepladder.parallel.gradients import GradientAverage
 from stepladder.parallel.replicas import Replicas
-from stepladder.parallel.sharding import ShardedGradients, ShardedModel
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, Phase
@@ -80,7 +80,7 @@ class Step:
         world: the ranks that train together.
         is_static, has_unused, is_repeatable, exchange: see `GradientAverage`.
         devices: of this process, if it trains on more than one; see `Replicas`.
-        sharded: the model, if it is divided among the ranks.
+        divided: the model, if it is divided among the ranks.
 
     Attributes:
         agreed: what all ranks agreed in the last step, in a world of several.
@@ -105,7 +105,7 @@ class Step:
         is_repeatable: bool = False,
         exchange: Exchange | None = None,
         devices: Sequence[torch.device] = (),
-        sharded: ShardedModel | None = None,
+        divided: DividedModel | None = None,
     ) -> None:
         self._threads = threads
         self._task = task
@@ -119,9 +119,10 @@ class Step:
         self._seed = seed
         self._is_random = is_random
         self._world = world
-        self._average: GradientAverage | ShardedGradients | None = None
-        if sharded is not None:
-            self._average = ShardedGradients(sharded, self._own_losses)
+        self._average: GradientAverage | DividedGradients | None = None
+        self._random_rank = world.rank if divided is None else divided.random_rank
+        if divided is not None:
+            self._average = DividedGradients(divided, self._own_losses)
         elif not world.is_alone:
             self._average = GradientAverage(
                 model,
@@ -178,10 +179,10 @@ class Step:
             for idx, part in enumerate(parts):
                 is_last = idx == len(parts) - 1
                 is_counted = not is_stand_in and idx < num_parts
-                with self._sending(is_last):
+                with self._sending(is_last, scale if is_counted else 0.0):
                     with self._clock.phase(Phase.FORWARD):  # includes the sums for log lines
                         if self._is_random and step_loss is None:
-                            seed_step(self._seed, step, self._world.rank, self._device)
+                            seed_step(self._seed, step, self._random_rank, self._device)
                         if self._has_synced:
                             set_counted(self._model, not is_stand_in)
                         with self._autocast:
@@ -218,7 +219,7 @@ class Step:
         """
         parts = list(split_batch(batch, self._micro_batch_size))
         num_parts = len(parts)
-        if self._micro_batch_size is not None and isinstance(self._average, ShardedGradients):
+        if self._micro_batch_size is not None and isinstance(self._average, DividedGradients):
             most = -(-(num_global or 0) // self._world.size)  # examples of a rank
             num_missing = max(0, -(-most // self._micro_batch_size) - num_parts)
             parts += [batch.rows(slice(0, 1))] * num_missing
@@ -249,9 +250,11 @@ class Step:
         """Return what workers did since the last call, for the log; empty without workers."""
         return {}
 
-    def _sending(self, is_last: bool) -> AbstractContextManager[Any]:
+    def _sending(self, is_last: bool, weight: float) -> AbstractContextManager[Any]:
         """Return the context of one part of a step: gradients are sent with the last one."""
-        return nullcontext() if self._average is None else self._average.accumulating(is_last)
+        if self._average is None:
+            return nullcontext()
+        return self._average.accumulating(is_last, weight)
 
     def _zero(self) -> Tensor | float:
         if self._is_free:

@@ -178,8 +178,13 @@ class Training(Course):
         Afterwards nothing changes the weights until the next step.
         """
         self.parts.step.settle()
-        if not self.world.is_alone:
-            self.world.share_buffers(self.model, frozen_names(self.model, self.parts.frozen))
+        if self.world.is_alone:
+            return
+        frozen = frozen_names(self.model, self.parts.frozen)
+        if self.parts.divided is not None:
+            self.parts.divided.share_buffers(frozen)
+        else:
+            self.world.share_buffers(self.model, frozen)
 
     def stand_in(self) -> Batch:
         """Return a training example on the device, for a step without examples for this rank."""
@@ -362,26 +367,31 @@ class Training(Course):
             max_batches=max_batches,
             is_cancelled=self.is_cancelled,
             world=self.world,
-            sharded=self.parts.sharded,
+            divided=self.parts.divided,
             stand_in=lambda: stand_in(reader.source, self.device, self.memory_format),
         )
 
     def learned_weights(self) -> dict[str, Tensor]:
         """Return the model's tensors that can change in this stage, by name."""
         frozen = frozen_names(self.model, self.parts.frozen)
-        state = self.model.state_dict()
-        return {name: tensor for name, tensor in state.items() if name not in frozen}
+        return {name: tensor for name, tensor in self._state().items() if name not in frozen}
 
     def frozen_weights(self) -> dict[str, Tensor]:
         """Return the model's tensors that cannot change in this stage, by name."""
         frozen = frozen_names(self.model, self.parts.frozen)
-        return {name: t for name, t in self.model.state_dict().items() if name in frozen}
+        return {name: tensor for name, tensor in self._state().items() if name in frozen}
+
+    def _state(self) -> dict[str, Tensor]:
+        """Return the model's tensors by name; those of a divided model know how it is divided."""
+        state, divided = self.model.state_dict(), self.parts.divided
+        return state if divided is None else divided.mark(state)
 
     def copy_weights(self) -> dict[str, Tensor]:
         """Copy the tensors that can change in this stage to the host."""
         learned = self.learned_weights()
-        if self.parts.sharded is not None:  # each rank keeps its part
-            return {name: tensor.detach().clone() for name, tensor in learned.items()}
+        if self.parts.divided is not None:  # each rank keeps its part
+            kept = {name: tensor.detach().clone() for name, tensor in learned.items()}
+            return self.parts.divided.mark(kept)
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in learned.items()}
 
     def load_weights(self, *groups: Mapping[str, Tensor]) -> None:
@@ -389,7 +399,7 @@ class Training(Course):
 
         Equal tensors are not written, so that code folded or compiled from them remains valid.
         """
-        state = self.model.state_dict()
+        state = self._state()
         with torch.no_grad():
             for group in groups:
                 for name, tensor in group.items():
@@ -404,7 +414,7 @@ class Training(Course):
         chosen = self.rule.chosen
         if chosen is None:
             return
-        if self.parts.sharded is not None:
+        if self.parts.divided is not None:
             self._restore_divided(chosen)
             return
         if self.world.is_main:  # after a resume, rank 0 alone may have them, on disk

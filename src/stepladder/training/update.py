@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepladder.models.sharded_tensors import whole
 from stepladder.optim.master import MasterWeights
 from stepladder.optim.optimizers import set_lr, step_function
+from stepladder.parallel.divided.contract import DividedModel
 
 
 class Update:
@@ -32,6 +32,7 @@ class Update:
             leave them.
         is_masked: restore weights by a masked copy instead of reading the flag; None: on every
             device but the CPU.
+        divided: the model, if each rank has a part of it.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class Update:
         master: MasterWeights | None = None,
         gradient_dtype: torch.dtype | None = None,
         is_masked: bool | None = None,
+        divided: DividedModel | None = None,
     ) -> None:
         self.optimizer = optimizer
         self.scaler = scaler
         self._take_step = step_function(optimizer)
+        self._divided = divided
         self._clip_norm = clip_norm
         self._master = master
         self._gradient_dtype = gradient_dtype
@@ -107,7 +110,12 @@ class Update:
         probe = self._probe(wants_norm or self._clip_norm is not None)
         judged = step_loss if self.scaler is not None else step_loss + probe
         if self._clip_norm is not None and self._grad_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(self._params, self._clip_norm, self._grad_norm)
+            torch.nn.utils.clip_grads_with_norm_(
+                self._params,
+                self._clip_norm,
+                self._grad_norm,
+                foreach=None if self._divided is None else False,  # of both kinds of tensors
+            )
         if self._is_masked:
             self._step_masked(judged, step)
         else:
@@ -130,11 +138,14 @@ class Update:
         """
         if wants_norm:
             grads = [param.grad for param in self._params if param.grad is not None]
-            self._grad_norm = whole(torch.nn.utils.get_total_norm(grads))
+            norm = torch.nn.utils.get_total_norm if self._divided is None else self._divided.norm
+            self._grad_norm = norm(grads)
             return self._grad_norm
         self._grad_norm = None
+        if self._divided is not None:
+            return self._divided.probe(self._params)
         first = self._params[0].grad
-        return 0.0 if first is None else whole(first.sum(dtype=torch.float32))
+        return 0.0 if first is None else first.sum(dtype=torch.float32)
 
     def _step_checked(self, judged: Tensor, step: int) -> None:
         if not self._is_bad and not math.isfinite(judged.item()):

@@ -16,7 +16,8 @@ from stepladder.ladder.accuracy.exactness import MAX_DIFFERENCE, MOST_EXAMPLES, 
 from stepladder.ladder.limits.guard import TrialFailed
 from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.ranks.workload import task_of_rank
-from stepladder.measuring.subject import open_subject
+from stepladder.measuring.subject import Subject, open_subject
+from stepladder.models.sharded_tensors import whole
 from stepladder.models.tf32 import without_tf32
 from stepladder.parallel.fleet import Fleet
 from stepladder.parallel.world import ALONE, World
@@ -75,12 +76,7 @@ def first_update(
     with without_tf32(device), opened as subject:
         drop_nothing(subject.model)
         subject.lr = 1.0
-        trained = {
-            name: weight
-            for name, weight in subject.model.named_parameters()
-            if weight.requires_grad
-        }
-        before = {name: weight.detach().to("cpu", copy=True) for name, weight in trained.items()}
+        before = _whole_weights(subject)
         reader = subject.reader()
         batches = reader.endless()
         try:
@@ -88,7 +84,19 @@ def first_update(
         finally:
             batches.close()
             reader.close()
-        return {name: weight.detach().cpu() - before[name] for name, weight in trained.items()}
+        return {name: weight - before[name] for name, weight in _whole_weights(subject).items()}
+
+
+def _whole_weights(subject: Subject) -> Updates:
+    """Return copies of the trained weights on the host; of a divided model, a collective."""
+    trained = {
+        name: weight.detach()
+        for name, weight in subject.model.named_parameters()
+        if weight.requires_grad
+    }
+    divided = subject.parts.divided
+    marked = trained if divided is None else divided.mark(trained)
+    return {name: whole(weight).to("cpu", copy=True) for name, weight in marked.items()}
 
 
 class _Member:

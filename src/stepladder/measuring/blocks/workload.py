@@ -410,7 +410,7 @@ class Workload:
             memory_format=subject.memory_format,
             max_batches=num_batches,
             world=self._world,
-            sharded=subject.parts.sharded,
+            divided=subject.parts.divided,
             stand_in=subject.stand_in,
         )
         seconds = self._slowest(time.perf_counter() - started)

@@ -35,7 +35,7 @@ from torch import Tensor
 import stepladder
 from stepladder.errors import DataError, ResourceError
 from stepladder.machine.activity import moved
-from stepladder.models.sharded_tensors import whole
+from stepladder.models.sharded_tensors import is_sharded, whole
 from stepladder.models.state_file import read_tensors
 from stepladder.records import Json, fsync_file
 
@@ -74,7 +74,7 @@ def serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     text += b" " * (-len(text) % 8)
     yield struct.pack("<Q", len(text)) + text
     for _, tensor in ordered:
-        plain = whole(tensor.detach()).resolve_conj().resolve_neg().cpu().contiguous()
+        plain = whole(tensor).detach().resolve_conj().resolve_neg().cpu().contiguous()
         # contiguous() keeps any stride of a tensor with at most one element, which view rejects
         flat = plain.reshape(-1).as_strided((plain.numel(),), (1,))
         array: Any = flat.view(torch.uint8).numpy()
@@ -83,7 +83,8 @@ def serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 def _dtype(name: str, tensor: Tensor) -> str:
     """Return the name of a tensor's dtype in the file format."""
-    if tensor.layout == torch.strided and not tensor.is_meta and name != "__metadata__":
+    is_here = not tensor.is_meta or is_sharded(tensor)
+    if tensor.layout == torch.strided and is_here and name != "__metadata__":
         kind = str(tensor.dtype).removeprefix("torch.")
         with contextlib.suppress(SafetensorError):  # the file format lacks this dtype
             return TensorSpec(dtype=kind, shape=[0], data_ptr=0, data_len=0).dtype

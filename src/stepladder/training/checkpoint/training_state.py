@@ -109,6 +109,8 @@ def capture(
     """Return the whole state of a run, as tensors by group and JSON values."""
     step, update, rule = training.parts.step, training.parts.update, training.rule
     optimizer_tensors, optimizer_state = flatten_state(update.optimizer, training.model)
+    if training.parts.divided is not None:
+        optimizer_tensors = training.parts.divided.complete(optimizer_tensors)
     random_tensors, random_state = capture_random_state()
     stopping_arrays, stopping_state = rule.stopping.state()
     window_tensors, window_examples = step.state()

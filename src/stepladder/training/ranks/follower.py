@@ -117,7 +117,7 @@ class Follower(Training):
         self.check_finite()
         self.share_buffers()
         self.parts.step.gather_window()
-        if self.parts.sharded is not None and self.world.from_main(False):
+        if self.parts.divided is not None and self.world.from_main(False):
             send_parts(self)
 
     def reason_to_stop(self) -> str | None:
@@ -140,23 +140,57 @@ def require_parallel(recipe: Recipe, sources: Sources, world: World) -> None:
             fix="Return a Dataset with __getitem__ from data(Split.TRAIN) of the Task, or train on "
             "one device: --devices 1",
         )
-    if recipe.device.sharded and recipe.train is not TrainMode.ALL:
-        raise UsageError(
-            f"device.sharded divides what is trained, but --train {recipe.train} leaves most "
-            "weights as they are",
-            where="device.sharded",
-            fix="Type --train all, or leave out --device.sharded.",
-        )
-    if recipe.device.sharded and recipe.device.compile:
-        raise UsageError(
-            "device.compile has not been tried with a model that is divided among devices",
-            where="device.sharded",
-            fix="Leave out device.compile, or device.sharded.",
-        )
+    if recipe.device.divides_model:
+        _require_divisible(recipe, world)
     batch = recipe.batch.global_batch_size
-    error = too_many_devices(world.size, batch=batch, num_train=len(sources.train))
+    parts = max(recipe.device.tensor_parallel, recipe.device.pipeline_stages)
+    num = world.size // parts  # those that share a model compute the same examples
+    error = too_many_devices(num, batch=batch, num_train=len(sources.train))
     if error is not None:
         raise error
+
+
+def _require_divisible(recipe: Recipe, world: World) -> None:
+    """Check that a recipe can be trained with a model in parts.
+
+    Raises:
+        UsageError: if other options or the number of devices do not go with it.
+    """
+    device = recipe.device
+    where = f"device.{device.division}"
+    flag = f"--{where.replace('_', '-')}"
+    if recipe.train is not TrainMode.ALL:
+        raise UsageError(
+            f"{where} divides what is trained, but --train {recipe.train} leaves most weights as "
+            "they are",
+            where=where,
+            fix=f"Type --train all, or leave out {flag}.",
+        )
+    if device.compile:
+        raise UsageError(
+            "device.compile has not been tried with a model that is divided among devices",
+            where=where,
+            fix=f"Leave out device.compile, or {where}.",
+        )
+    parts = max(device.tensor_parallel, device.pipeline_stages)
+    if world.size % parts:
+        raise UsageError(
+            f"{where} {parts} does not divide the number of devices, which is {world.size}",
+            where=where,
+            fix=f"Type --devices {-(-world.size // parts) * parts}.",
+        )
+    if parts > 1 and device.sync_batchnorm:
+        raise UsageError(
+            f"device.sync_batchnorm has not been tried with {where}",
+            where=where,
+            fix="Leave out device.sync_batchnorm: the devices of a group share their statistics.",
+        )
+    if device.pipeline_stages > 1 and device.gradient_checkpointing:
+        raise UsageError(
+            "device.gradient_checkpointing has not been tried with a pipeline",
+            where=where,
+            fix=f"Leave out device.gradient_checkpointing, or {where}.",
+        )
 
 
 def share_start(model: nn.Module, world: World) -> list[int]:

@@ -130,7 +130,7 @@ def _settled_machine(
         if recipe.auto and num_threads > 1:
             chosen.append(f"{num_threads} reading threads")
     if isinstance(options.keep_freed_memory, Auto):
-        options = replace(options, keep_freed_memory=recipe.auto)
+        options = replace(options, keep_freed_memory=recipe.auto and not options.divides_model)
         if device.type == "cpu" and keep_memory(recipe):
             chosen.append("an allocator that keeps freed memory")
     return replace(recipe, loader=loader, device=options), chosen

@@ -27,7 +27,7 @@ from stepladder.data.reading.datasets import as_source
 from stepladder.data.reading.examples import RowsOnly
 from stepladder.data.reading.reader import Reader, Source, resolve_where
 from stepladder.errors import DataError, ResourceError, UsageError
-from stepladder.machine import keep_freed_memory, num_cores
+from stepladder.machine import keep_freed_memory, num_cores, return_freed_memory
 from stepladder.machine.compiler import compiler_missing
 from stepladder.machine.gpu import gpu_of_rank
 from stepladder.models.checkpointing import can_checkpoint, set_checkpointing
@@ -38,7 +38,8 @@ from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
 from stepladder.parallel.batchnorm import sync_batchnorm
 from stepladder.parallel.collectives.exchange import exchange_of, sent_dtype
-from stepladder.parallel.sharding import ShardedModel
+from stepladder.parallel.divided.contract import DividedModel
+from stepladder.parallel.divided.sharding import ShardedModel
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.blame import exits_told, method_place
 from stepladder.task.contract import Task
@@ -187,6 +188,9 @@ def open_device(recipe: Recipe, *, local_rank: int = 0) -> torch.device:
 def keep_memory(recipe: Recipe) -> bool:
     """Keep freed memory in this process if the recipe says so, and return whether it is kept."""
     is_kept = recipe.device.keep_freed_memory
+    if recipe.device.divides_model and is_kept is not True:
+        return_freed_memory()  # else it would keep several times what a part of the model needs
+        return False
     return (recipe.auto if isinstance(is_kept, Auto) else is_kept) and keep_freed_memory()
 
 
@@ -399,13 +403,13 @@ class StageParts:
     """What changes when a stage begins.
 
     Attributes:
-        sharded: the model, if it is divided among the ranks.
+        divided: the model, if it is divided among the ranks.
     """
 
     frozen: list[nn.Module]
     update: Update
     step: Step
-    sharded: ShardedModel | None = None
+    divided: DividedModel | None = None
 
 
 def make_stage_parts(
@@ -431,8 +435,13 @@ def make_stage_parts(
     set_execution(recipe, stage, task, model)
     if recipe.device.sync_batchnorm:
         sync_batchnorm(model, world, device)
-    has_unused = example is not None and _has_unused(recipe, task, model, example, device)
-    sharded = ShardedModel(model) if is_divided(recipe, world) else None
+    is_divided = recipe.device.divides_model and not world.is_alone
+    has_unused = (
+        example is not None  # and not while all gradients would have to fit
+        and not is_divided
+        and _has_unused(recipe, task, model, example, device)
+    )
+    divided = _divided(recipe, task, model, world, example, device=device) if is_divided else None
     precision = recipe.device.precision
     has_half = precision in (Precision.FP16, Precision.FP16_MASTER)
     optimizer = build_optimizer(recipe.optimizer, model, lr=stage.lr)
@@ -444,7 +453,8 @@ def make_stage_parts(
         clip_norm=recipe.optimizer.clip_norm,
         master=master,
         gradient_dtype=sent_dtype(recipe.device) if world.is_alone else None,
-        is_masked=False if sharded is not None else None,
+        is_masked=False if divided is not None else None,
+        divided=divided,
     )
     step = Step(
         task=task,
@@ -464,14 +474,42 @@ def make_stage_parts(
         is_repeatable=recipe.deterministic,
         exchange=exchange_of(recipe.device, world, is_cuda=device.type == "cuda"),
         devices=replica_devices(device, recipe.device.replicas),
-        sharded=sharded,
+        divided=divided,
     )
-    return StageParts(frozen=frozen, update=update, step=step, sharded=sharded)
+    return StageParts(frozen=frozen, update=update, step=step, divided=divided)
 
 
-def is_divided(recipe: Recipe, world: World) -> bool:
-    """Return whether the ranks divide the model among them."""
-    return recipe.device.sharded and not world.is_alone
+def _divided(
+    recipe: Recipe,
+    task: Task,
+    model: nn.Module,
+    world: World,
+    example: Batch | None,
+    *,
+    device: torch.device,
+) -> DividedModel:
+    """Divide the model among the ranks."""
+    config = recipe.device
+    if config.tensor_parallel > 1:
+        from stepladder.parallel.divided.tensor_parallel import TensorParallelModel
+
+        return TensorParallelModel(model, world, num=config.tensor_parallel, device=device)
+    if config.pipeline_stages > 1:
+        from stepladder.parallel.divided.pipeline import PipelineModel
+
+        assert example is not None
+        return PipelineModel(
+            model,
+            world,
+            num=config.pipeline_stages,
+            device=device,
+            example=example,
+            loss=task.loss,
+            autocast=lambda: autocast(device, config.precision),
+            schedule=config.pipeline_schedule,
+            micro_batches=config.micro_batches,
+        )
+    return ShardedModel(model, world)
 
 
 def _has_unused(

@@ -76,6 +76,10 @@ _FREE_KEYS: Final = frozenset(
         "device.replicas",
         "asynchronous.workers",
         "device.sharded",  # checkpoints are whole
+        "device.tensor_parallel",  # likewise
+        "device.pipeline_stages",  # likewise
+        "device.pipeline_schedule",
+        "device.micro_batches",
         "schedule.max_epochs",
         "schedule.max_steps",
         "schedule.max_time_s",

@@ -98,20 +98,21 @@ def test_what_folding_makes_one_operation_is_replayed_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[tuple[nn.Module, nn.Module]] = []
+    calls: list[int] = []
 
-    class Slow(nn.Conv2d):
+    class Counted(nn.Conv2d):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for _ in range(20):
-                y = super().forward(x)
-            return y
+            calls.append(len(x))
+            return super().forward(x)
 
     def fuse(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
         made.append((conv, norm))
-        return Slow(3, 8, 3).requires_grad_(False)
+        return Counted(3, 8, 3).requires_grad_(False)
 
     monkeypatch.setattr(replays, "fused_convolution", fuse)
     net = model().eval().requires_grad_(False)
-    assert replay(net, folds=net)["folded"] > 1, "the slow one is used"
+    assert "folded" in replay(net, folds=net)
+    assert calls, "the one that was made is used"
     assert [norm for _, norm in made] == [net[1]]
     assert all(conv is not net[0] for conv, _ in made), "a copy is folded"
     assert "folded" not in replay(net)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from stepladder.models.sharded_tensors import assign_, is_sharded, whole
-from stepladder.parallel.sharding import units_of
+from stepladder.parallel.divided.sharding import units_of
 
 
 class Block(nn.Module):

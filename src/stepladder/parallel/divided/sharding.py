@@ -10,60 +10,76 @@ arXiv:1910.02054, stage 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from torch import nn
+
+from stepladder.data.batch import Batch
+from stepladder.parallel.divided.contract import DividedModel, Losses
+from stepladder.parallel.world import World
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
 _LEAST_FRAC: Final = 1 / 64  # of all bytes: a smaller part is sent with the rest
 _MOST_FRAC: Final = 1 / 4  # a larger part is divided, if it has parts
 
 
-class ShardedModel(nn.Module):
-    """A model whose weights are divided among all ranks, and what computes with it.
-
-    Everything that uses the model goes through `forward`, which puts together the weights that are
-    in no unit.
+class ShardedModel(DividedModel):
+    """A model whose weights are divided among all ranks.
 
     Args:
         model: with equal weights on all ranks; its parameters become DTensors.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, world: World) -> None:
+        super().__init__(model, world)
+        self._calls = ShardedCalls(model)
+
+    def losses(self, losses: Losses, batch: Batch, *, weight: float, is_last: bool) -> Any:
+        """Return the losses of this rank's examples; a collective."""
+        del weight  # is in the backward pass
+        self._calls.send_gradients(is_last)
+        return self._calls(losses, batch)
+
+    def metrics(
+        self, metrics: Callable[[nn.Module, Batch], Any], batch: Batch, *, is_stand_in: bool
+    ) -> Any:
+        """Return the metrics of this rank's examples; a collective."""
+        found = self._calls(metrics, self.model, batch)
+        return replace(found, sums={}, counts={}) if is_stand_in else found
+
+
+class ShardedCalls(nn.Module):
+    """Calls functions that use a model whose weights are divided among ranks.
+
+    Everything that uses the model goes through `forward`, which puts together the weights that are
+    in no unit.
+
+    Args:
+        model: its parameters become DTensors.
+        mesh: the ranks; None: all of them.
+    """
+
+    def __init__(self, model: nn.Module, mesh: DeviceMesh | None = None) -> None:
         from torch.distributed.fsdp import fully_shard
 
         super().__init__()
         self.model = model
         for unit in units_of(model):
-            fully_shard(unit)
-        fully_shard(self)
+            fully_shard(unit, mesh=mesh)
+        fully_shard(self, mesh=mesh)
 
     def forward(self, call: Callable[..., T], *args: Any) -> T:
         """Return what a function returns that uses the model."""
         return call(*args)
 
-
-class ShardedGradients:
-    """Computes losses so that their backward pass leaves this rank's part of the mean gradients.
-
-    Args:
-        losses: maps a batch to the losses of this rank.
-    """
-
-    def __init__(self, sharded: ShardedModel, losses: Callable[[Any], Any]) -> None:
-        self._sharded, self._losses = sharded, losses
-
-    def __call__(self, batch: Any) -> Any:
-        """Return the losses of a batch."""
-        return self._sharded(self._losses, batch)
-
-    @contextmanager
-    def accumulating(self, is_last: bool) -> Iterator[None]:
-        """Return the context of one part of a step: only the last one sends gradients."""
-        module: Any = self._sharded
+    def send_gradients(self, is_last: bool) -> None:
+        """Add up gradients in the next backward pass, or keep them for a later one."""
+        module: Any = self
         module.set_requires_gradient_sync(is_last)
-        yield
 
 
 def units_of(model: nn.Module) -> list[nn.Module]:

@@ -1,0 +1,21 @@
+"""Measure what decides how the model of a job is divided among devices."""
+
+from __future__ import annotations
+
+from stepladder.measuring.subject import Subject
+from stepladder.records.model_size import ModelSize
+from stepladder.training.setup.memory import size_of_job
+
+
+def job_size(subject: Subject) -> ModelSize | None:
+    """Return the bytes of a job's model and step; None if its layers cannot be seen.
+
+    Compiled code shows no layers, and neither does a model with tensors of its own kind.
+    """
+    recipe = subject.recipe
+    if recipe.device.compile or recipe.features.cached or recipe.device.divides_model:
+        return None
+    try:
+        return size_of_job(recipe, subject.task, subject.model, subject.stand_in())
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+        return None

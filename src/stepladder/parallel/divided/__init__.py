@@ -1,0 +1,1 @@
+"""Models of which each rank holds a part: sharded, tensor parallel, in a pipeline."""
