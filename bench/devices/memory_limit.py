@@ -26,7 +26,7 @@ from bench.rows import write_rows
 from tests.ranks.together import environment, free_port
 
 WIDTH, LAYERS = 2048, 24
-_LIMIT: Final = 1_680_000_000
+_LIMIT: Final = 1_650_000_000
 _ROOTS: Final = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 _TASK: Final = f"""
 import torch

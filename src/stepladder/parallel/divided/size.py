@@ -59,13 +59,13 @@ def _counting(model: nn.Module, pairs: list[Pair]) -> Iterator[dict[str, int]]:
     seen: dict[Any, Any] = {}
     depth = 0
 
-    def pack(tensor: Tensor) -> Tensor:
+    def pack(tensor: Tensor) -> None:
+        """Count a tensor; it is not kept, or its graph would refer to itself and never end."""
         key = _key(tensor)
         if key not in own and key not in seen:
             seen[key] = tensor.untyped_storage()  # so that its memory is not used again
             counts["kept"] += tensor.nbytes
             counts["inner"] += tensor.nbytes if depth else 0
-        return tensor
 
     def enter(*_: Any) -> None:
         nonlocal depth
@@ -80,11 +80,15 @@ def _counting(model: nn.Module, pairs: list[Pair]) -> Iterator[dict[str, int]]:
     handles = [modules[pair.columns].register_forward_hook(enter) for pair in pairs]
     handles += [modules[pair.rows].register_forward_hook(leave) for pair in pairs]
     try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(pack, _no_backward):
             yield counts
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _no_backward(_: None) -> Tensor:
+    raise NotImplementedError("a pass that counts has no backward pass")
 
 
 def _key(tensor: Tensor) -> Any:

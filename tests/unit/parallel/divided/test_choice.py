@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -111,3 +113,16 @@ def test_a_vit_adds_up_the_output_of_each_attention_and_mlp() -> None:
     assert size.summed == 24 * 197 * 192 * 4
     assert size.cut == 197 * 192 * 4
     assert 0.6 < size.inner / size.kept < 0.9
+
+
+def test_a_pass_that_counts_leaves_nothing_behind() -> None:
+    """A weight that its graph kept would stay in memory until the process ends."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    inputs = torch.rand(3, 4)
+    model_size(net, lambda: net(inputs), num_examples=3, state_numbers=torch.numel)
+    alive = weakref.ref(net[0].weight.untyped_storage())
+    weight = weakref.ref(net[0].weight)
+    del net
+    gc.collect()
+    assert weight() is None
+    assert alive() is None
