@@ -15,7 +15,11 @@ SGD = ("--optimizer.name", "sgd", "--epochs", "4")
 ADAMW = ("--optimizer.name", "adamw", "--optimizer.weight-decay", "0.01", "--epochs", "4")
 
 
-@pytest.mark.parametrize("kind", [TENSOR, PIPELINE], ids=["tensor", "pipeline"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(TENSOR, marks=pytest.mark.distributed), PIPELINE],
+    ids=["tensor", "pipeline"],
+)
 def test_two_ranks_train_and_save_as_one_process(start: Start, tmp_path: Path, kind: str) -> None:
     """Batches of 8 and 5 examples, and a held-out split of which a batch has none for a rank."""
     trained(start, "one", *SGD, task="Blocks")
@@ -113,6 +117,7 @@ def test_weights_that_are_not_trained_are_saved(
     assert_alike(tmp_path / "two", tmp_path / "one")
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize(
     ("task", "words", "said"),
     [

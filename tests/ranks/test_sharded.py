@@ -108,6 +108,7 @@ def test_a_rank_that_is_killed_changes_nothing(start: Start, tmp_path: Path, poi
     assert has_no_process(tmp_path)
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize(
     ("words", "said"),
     [

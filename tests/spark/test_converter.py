@@ -370,6 +370,7 @@ def test_places_that_are_not_folders_are_refused(spark: Any) -> None:
         from_spark(spark.range(1), "cache", dtype="int8")
 
 
+@pytest.mark.thorough
 @pytest.mark.smoke
 def test_the_published_listing_of_petastorm_trains(spark: Any, tmp_path: Path) -> None:
     """Databricks' "simplify data conversion" listing: only the import differs."""

@@ -74,6 +74,7 @@ def test_a_net_that_learns_wrong_labels_by_heart_overfits(
     assert "training, evaluated like validation" in page
 
 
+@pytest.mark.thorough
 def test_more_data_is_advised_with_its_number_where_that_is_quick(
     diagnosed: Diagnosed, overfit_run: Path, task_file: Path, tmp_path: Path
 ) -> None:

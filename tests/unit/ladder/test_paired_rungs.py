@@ -136,6 +136,7 @@ def test_where_nothing_needs_room_a_rung_stays_alone(profile, recipe) -> None:
     assert with_enabled(room, roomy, recipe, rungs=(Doubled(),)) is room
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # from torch
 def test_reading_each_epoch_is_tried_with_all_data_and_not_alone(
     make_lab, profile, recipe, build_store, tmp_path

@@ -192,6 +192,7 @@ def ways_to_stop(recipe: Recipe) -> tuple[Recipe, Recipe, Recipe]:
     return slow, hasty, patient
 
 
+@pytest.mark.thorough
 def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) -> None:
     slow, hasty, patient = ways_to_stop(recipe)
     lab = make_lab(slow, max_accuracy_loss=0.1)
@@ -207,6 +208,7 @@ def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) ->
     assert choose_variant(lenient, rung, profile, slow, watchdog=Watchdog()).first == hasty
 
 
+@pytest.mark.thorough
 def test_a_safer_way_to_stop_comes_second(make_lab, profile, recipe) -> None:
     slow, hasty, patient = ways_to_stop(recipe)
     lab = make_lab(slow, max_accuracy_loss=0.4)
@@ -260,6 +262,7 @@ def test_decoding_all_pictures_is_granted_its_time(
     assert max(granted[:2]) >= 1000, "before anything is compared"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_second_good", [True, False, None])
 def test_a_second_variant_is_tried_where_the_first_costs_too_much(
     make_lab, profile, recipe, monkeypatch, is_second_good: bool | None
@@ -311,6 +314,7 @@ def test_a_second_variant_that_is_the_likeliest_has_the_rungs_own_prediction(
     assert trial.prediction.gain == 2.0
 
 
+@pytest.mark.thorough
 def test_the_chosen_variant_is_predicted_again(make_lab, profile, recipe) -> None:
     class Two(Changed):
         def predict_variant(self, profile, recipe, variant):
@@ -331,6 +335,7 @@ def test_the_chosen_variant_is_predicted_again(make_lab, profile, recipe) -> Non
     assert [prediction.gain for prediction in told] == [0.06], "only if it differs"
 
 
+@pytest.mark.thorough
 def test_more_accuracy_is_kept_at_the_users_rate(make_lab, profile, recipe) -> None:
     little = epochs(replace(recipe, batch=replace(recipe.batch, lr=1e-6)), 2)
     rung = Changed(epochs(recipe, 4), exactness=Exactness.STATISTICAL, aim=Aim.ACCURACY)

@@ -163,6 +163,7 @@ def test_more_reading_threads_read_the_same(try_rung: TryRung, job: Recipe) -> N
     assert trial.verdict.exactness == "equal"
 
 
+@pytest.mark.thorough
 def test_large_pictures_decoded_at_a_fraction_are_timed(
     try_rung: TryRung, job: Recipe, photos: Path, tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_recomputed_activations_are_tried_with_the_batch_that_they_make_possible
     assert_both_were_timed(trial)
 
 
+@pytest.mark.thorough
 def test_a_trunk_with_packaged_weights_is_trained_and_timed_next_to_one_without(
     try_rung: TryRung, few: Recipe
 ) -> None:

@@ -292,6 +292,7 @@ def test_a_profile_of_an_earlier_version_is_read(plain: Profile) -> None:
     assert from_json(Profile, values).free_host_bytes is None
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(compiler_missing("cpu") is not None, reason="no compiler")
 def test_compiling_is_timed_once_and_operations_are_counted_as_built(
     pictures: Callable,

@@ -103,6 +103,7 @@ def test_a_copy_of_a_checkpointed_model_learns_by_itself() -> None:
     assert all(weight.grad is not None for weight in other.parameters())
 
 
+@pytest.mark.thorough
 def test_compiled_it_keeps_less_too_and_gives_the_same_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -145,6 +145,7 @@ def test_one_piece_of_code_serves_all_batch_sizes_with_and_without_gradients(
     assert any(compiler_cache.iterdir())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_compiled_module_learns_as_the_plain_one(compiler_cache: Path) -> None:
     module, plain = (trunk().requires_grad_(True).train() for _ in range(2))

@@ -26,6 +26,7 @@ assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 256)
 """
 
 
+@pytest.mark.thorough
 def test_timm_works_with_any_torchvision_and_operators_are_declared_only_where_it_must() -> None:
     fits = ["-W", "ignore:torchvision"]  # it may be reported not to fit
     command = [sys.executable, "-W", "error", *fits, "-c", PROGRAM]
@@ -50,6 +51,7 @@ print(*(warning.message for warning in seen), sep="\\n")
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("torchvision", "typed"), [("0.25.0+cpu", "==0.28.*"), ("0.28.0+cpu", "")])
 def test_the_first_import_warns_once_of_a_torchvision_that_does_not_fit(
     torchvision: str, typed: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys
 import torch
@@ -34,6 +36,7 @@ print("fine")
 """
 
 
+@pytest.mark.thorough
 def test_no_optimizer_imports_the_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "fine", done.stderr

@@ -122,6 +122,7 @@ for affine in (True, False):
 """
 
 
+@pytest.mark.thorough
 def test_two_ranks_normalise_as_one_does_and_get_its_gradients(tmp_path: Path) -> None:
     command = [sys.executable, "-c", IN_TWO, str(tmp_path / "meet")]
     running = [

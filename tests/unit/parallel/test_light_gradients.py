@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import sys
 import torch
@@ -53,6 +55,7 @@ print("fine")
 """
 
 
+@pytest.mark.thorough
 def test_gradients_import_no_compiler(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(tmp_path / "meet")],

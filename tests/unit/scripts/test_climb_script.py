@@ -165,9 +165,13 @@ def test_a_wrong_flag_is_an_error(
     [
         ("print('hello')\n", "takes no step of an optimizer"),
         ("input()\n" + SLOW, "reads from the terminal"),
-        ("1 / 0\n" + SLOW, "ZeroDivisionError"),
-        (SLOW, "takes 2 steps in all"),
-        (SLOW.replace('"weights.txt"', '"/opt/weights.txt"'), "--allow-writes"),
+        pytest.param("1 / 0\n" + SLOW, "ZeroDivisionError", marks=pytest.mark.thorough),
+        pytest.param(SLOW, "takes 2 steps in all", marks=pytest.mark.thorough),
+        pytest.param(
+            SLOW.replace('"weights.txt"', '"/opt/weights.txt"'),
+            "--allow-writes",
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["no steps", "terminal", "crash", "few steps", "writes elsewhere"],
 )

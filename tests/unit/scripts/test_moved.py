@@ -59,6 +59,7 @@ def test_a_copied_folder_runs_with_what_was_kept(project: Path, tmp_path: Path) 
     assert "no DataLoader" not in after.stderr
 
 
+@pytest.mark.thorough
 def test_a_changed_script_is_reported(project: Path) -> None:
     (project / "train.py").write_text("\n\n" + SCRIPT)
     done = run(project)

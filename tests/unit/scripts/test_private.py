@@ -104,6 +104,7 @@ NATIVE = textwrap.dedent(
 )
 
 
+@pytest.mark.thorough
 def test_native_code_changes_only_the_private_copy(tmp_path: Path) -> None:
     original = tmp_path / "project"
     for name in ("runs", "data"):
@@ -211,6 +212,7 @@ SAVES = textwrap.dedent(
 )
 
 
+@pytest.mark.thorough
 def test_files_that_a_thread_writes_are_private_too(tmp_path: Path) -> None:
     original = tmp_path / "project"
     (original / "runs").mkdir(parents=True)

@@ -74,6 +74,7 @@ def losses(printed: str) -> list[float]:
     return [float(words[1]) for words in lines if words[0] == "loss" and words[1] != "of"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_losses_are_close(climber: Callable[[str], Any], rung: ScriptRung) -> None:
     found = climber(SCRIPT).both_ways(rung)

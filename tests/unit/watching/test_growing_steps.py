@@ -352,6 +352,7 @@ def test_the_reason_is_named_first(watched: Watched, name: str) -> None:
     assert not more_general & {step.rung for step in report.others}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SOUND)
 def test_what_looks_alike_is_not_named(watched: Watched, name: str) -> None:
     report = watched(SOUND[name])
@@ -375,6 +376,7 @@ def test_watching_leaves_the_script_no_wrapper(watched: Watched) -> None:
     assert (torch.nn.Module.register_forward_hook, torch.Tensor.register_hook) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["hooks on gradients", "a state that is not detached"])
 def test_watching_changes_no_weight(watched: Watched, name: str, tmp_path: Path) -> None:
     code = SLOW[name][0] + (

@@ -104,9 +104,16 @@ def names(report: WatchReport) -> set[str]:
     "loop",
     [
         "    for i in batch:\n        loss = loss + F.cross_entropy(model(data[i][0]), data[i][1])",
-        "    examples = [data[i] for i in batch]\n    for text, label in examples:  # one by one\n"
-        "        loss = loss + F.cross_entropy(model.forward(text), label)",
-        "    loss = sum(F.cross_entropy(model(data[i][0]), data[i][1]) for i in batch)",
+        pytest.param(
+            "    examples = [data[i] for i in batch]\n"
+            "    for text, label in examples:  # one by one\n"
+            "        loss = loss + F.cross_entropy(model.forward(text), label)",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "    loss = sum(F.cross_entropy(model(data[i][0]), data[i][1]) for i in batch)",
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["indices", "examples", "comprehension"],
 )

@@ -190,6 +190,7 @@ def test_lengths_that_rest_on_what_a_step_takes_are_timed_by_blocks(
     assert speed.interval.low < speed.interval.estimate < speed.interval.high
 
 
+@pytest.mark.thorough
 def test_features_that_both_compute_are_timed_once_per_pair(
     make_lab, profile, recipe, tmp_path
 ) -> None:

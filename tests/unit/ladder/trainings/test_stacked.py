@@ -139,6 +139,7 @@ def test_one_training_shows_both_ways_to_stop(make_lab, recipe) -> None:
     assert {outcome.epochs for outcome in both.outcomes(early).found} != {12.0}
 
 
+@pytest.mark.thorough
 def test_one_probe_shows_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None:
     whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=12))
     whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))

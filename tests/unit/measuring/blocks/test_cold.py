@@ -54,6 +54,7 @@ def test_a_folder_with_a_space_in_its_name_does_not_stop_the_compiler(tmp_path: 
         assert torch.compile(double_sine)(torch.zeros(8)).sum() == 0
 
 
+@pytest.mark.thorough
 @has_compiler
 @pytest.mark.usefixtures("vector_instructions")
 def test_what_a_process_does_once_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ EFFICIENTNET = {
 """The same by name and side. Tan and Le 2019, table 2, arXiv:1905.11946."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "gmacs"), TORCHVISION.items())
 def test_flops_are_those_that_are_published(name: str, gmacs: float) -> None:
     cost = trunk_cost(name, 224)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -117,12 +118,14 @@ def test_a_vit_adds_up_the_output_of_each_attention_and_mlp() -> None:
 
 def test_a_pass_that_counts_leaves_nothing_behind() -> None:
     """A weight that its graph kept would stay in memory until the process ends."""
-    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-    inputs = torch.rand(3, 4)
-    model_size(net, lambda: net(inputs), num_examples=3, state_numbers=torch.numel)
-    alive = weakref.ref(net[0].weight.untyped_storage())
-    weight = weakref.ref(net[0].weight)
-    del net
+
+    def count() -> tuple[Any, Any]:
+        net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        inputs = torch.rand(3, 4)
+        model_size(net, lambda: net(inputs), num_examples=3, state_numbers=torch.numel)
+        return weakref.ref(net[0].weight.untyped_storage()), weakref.ref(net[0].weight)
+
+    alive, weight = count()
     gc.collect()
     assert weight() is None
     assert alive() is None

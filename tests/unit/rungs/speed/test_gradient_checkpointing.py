@@ -43,6 +43,7 @@ def test_the_blocks_of_a_transformer_are_counted() -> None:
     assert num_blocks(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))) == 0
 
 
+@pytest.mark.thorough
 def test_the_estimate_for_a_transformer_is_near_what_is_measured(make_profile: Make) -> None:
     profile = make_profile(num_conv2d=1, num_blocks=num_blocks(transformer()))
     found = GradientCheckpointing().predict(profile, Recipe()).memory_frac

@@ -190,6 +190,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run(method: AsyncMethod, tmp_pat
         train(workers(method=method), tmp_path / "run", task="NanGradient")
 
 
+@pytest.mark.thorough
 def test_statistics_of_many_workers_stay_bounded(tmp_path: Path) -> None:
     many = replace(
         workers(workers=24),
