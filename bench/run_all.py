@@ -34,6 +34,7 @@ SCRIPTS = (
     "devices.exchanged",
     "devices.exchange_steps",
     "devices.sharded_memory",
+    "devices.asynchronous_curves",
     "accuracy.seeds",
     "accuracy.windowed_accuracy demo_data/store",
     "accuracy.six_steps",
