@@ -40,7 +40,7 @@ class Job:
 JOBS: Final = (
     Job(name="efficientnet_b0", batch=256),
     Job(name="resnet50", batch=256),
-    Job(name="vit_small_patch16_224", batch=2),
+    Job(name="vit_base_patch16_224", batch=2),
     Job(name="vit_giant_patch14_224", batch=64),
     Job(name="vit_huge_patch14_224", batch=256),
 )
@@ -75,12 +75,9 @@ def size_of(name: str) -> ModelSize:
     """Return the bytes of a model of timm, trained with AdamW."""
     with torch.device("meta"), _fused_attention():
         model = import_timm().create_model(name, num_classes=1000).eval()
-        inputs = torch.empty(1, *model.default_cfg["input_size"])
+        inputs = torch.empty(2, *model.default_cfg["input_size"])
         return model_size(
-            model,
-            lambda: model(inputs),
-            num_examples=1,
-            state_numbers=lambda weight: 2 * weight.numel(),
+            model, lambda num: model(inputs[:num]), state_numbers=lambda weight: 2 * weight.numel()
         )
 
 

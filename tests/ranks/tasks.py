@@ -533,3 +533,42 @@ class Skipping(nn.Module):
         flat = pictures.flatten(1)
         scores: Tensor = self.head(self.layers(flat) + flat)
         return scores
+
+
+class BlocksWithNorm(Plain):
+    """A chain of convolutions with BatchNorm, whose statistics differ between parts of a batch."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Return the model."""
+        blocks = [
+            nn.Sequential(nn.Conv2d(3 if idx == 0 else 8, 8, 3, padding=1), nn.BatchNorm2d(8))
+            for idx in range(3)
+        ]
+        end = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, NUM_CLASSES))
+        return nn.Sequential(*blocks, *end)
+
+    def data(self, split: Split) -> Any:
+        """Return the arrays of a split; the last batch of 8 is full."""
+        return examples(split, 32 if split is Split.TRAIN else SIZES[split])
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:
+        """Return None: there is no head."""
+        return None
+
+
+class CalledTwice(Blocks):
+    """A loss that calls the model for each half of the pictures."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the cross-entropy of the sum of both."""
+        scores = model(batch.inputs) + model(batch.inputs.flip(3))
+        return F.cross_entropy(scores, batch.targets, reduction="none")
+
+
+class RandomInLoss(Blocks):
+    """A loss that adds noise to its pictures."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the cross-entropy of noisy pictures."""
+        scores = model(batch.inputs + 0.1 * torch.rand_like(batch.inputs))
+        return F.cross_entropy(scores, batch.targets, reduction="none")

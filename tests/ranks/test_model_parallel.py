@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.ranks.test_faults import fault, has_no_process
-from tests.ranks.test_sharded import COMMON, assert_alike, trained
+from tests.ranks.test_sharded import COMMON, assert_alike, trained, weights
 from tests.ranks.together import Start
 
 TENSOR, PIPELINE = "--device.tensor-parallel", "--device.pipeline-stages"
@@ -26,8 +28,42 @@ def test_two_ranks_train_and_save_as_one_process(start: Start, tmp_path: Path, k
     printed = trained(start, "two", *SGD, kind, "2", "--devices", "2", task="Blocks")
     assert "best epoch" in printed
     assert_alike(tmp_path / "two", tmp_path / "one")
-    assert (tmp_path / "two" / "predictions.csv").read_text().splitlines()[0].startswith("split")
+    assert_same_predictions(tmp_path / "two", tmp_path / "one")
     assert has_no_process(tmp_path)
+
+
+def assert_same_predictions(one: Path, other: Path) -> None:
+    """Check what the best weights predict at the end."""
+    rows, others = (read_predictions(run) for run in (one, other))
+    assert rows.keys() == others.keys()
+    for key, (predicted, probability) in rows.items():
+        assert predicted == others[key][0]
+        assert probability == pytest.approx(others[key][1], rel=1e-3)
+
+
+def read_predictions(run: Path) -> dict[tuple[str, str], tuple[str, float]]:
+    """Return class and probability by split and id."""
+    with (run / "predictions.csv").open() as file:
+        return {
+            (row["split"], row["id"]): (row["predicted"], float(row["probability"]))
+            for row in csv.DictReader(file)
+        }
+
+
+@pytest.mark.distributed
+def test_running_statistics_are_those_of_the_parts_and_of_nothing_else(
+    start: Start, tmp_path: Path
+) -> None:
+    """Batches of 8 in two parts of 4: as one process that takes them one after the other."""
+    words = (*SGD, "--batch.micro-batch-size")
+    trained(start, "one", *words, "4", task="BlocksWithNorm")
+    more = (PIPELINE, "2", "--devices", "2", "--device.micro-batches", "2")
+    trained(start, "two", *words, "8", *more, task="BlocksWithNorm")
+    own, others = weights(tmp_path / "two"), weights(tmp_path / "one")
+    names = [name for name in own if "running" in name]
+    assert len(names) == 6
+    for name in names:
+        np.testing.assert_allclose(own[name], others[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.distributed
@@ -126,8 +162,10 @@ def test_weights_that_are_not_trained_are_saved(
         ("Plain", (TENSOR, "2", "--devices", "2"), "Use --device.sharded or"),
         ("WithDropout", (TENSOR, "2", "--devices", "2"), "Set the rate of this dropout to 0"),
         ("Skips", (PIPELINE, "3", "--devices", "3"), "Use --device.sharded"),
+        ("CalledTwice", (PIPELINE, "2", "--devices", "2"), "Call the model once"),
+        ("RandomInLoss", (PIPELINE, "2", "--devices", "2"), "Draw them in augment()"),
     ],
-    ids=["both", "no divisor", "nothing to divide", "dropout", "no place to cut"],
+    ids=["both", "no divisor", "nothing to divide", "dropout", "no cut", "twice", "random"],
 )
 def test_what_does_not_go_together_is_refused(
     start: Start, task: str, words: tuple[str, ...], said: str

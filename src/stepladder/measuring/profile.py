@@ -55,6 +55,7 @@ from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.features.feature_pass import batch_size_on, num_views
 from stepladder.training.setup.build import Sources
+from stepladder.training.setup.memory import require_memory
 
 __all__ = ["PROFILE_S", "ProfileMemory", "take_profile"]
 
@@ -182,6 +183,8 @@ def take_profile(
             folder = stack.enter_context(TemporaryDirectory(prefix="stepladder-compile-"))
             stack.enter_context(cold_compiler(recipe.device, Path(folder), device))
         subject = stack.enter_context(open_subject(recipe, task, sources, device=device))
+        if not known.knows(memory_key("size", recipe)):  # later, freed memory is kept
+            require_memory(recipe, task, subject.model, sources, device=device)
         measuring = _Measuring(
             subject=subject,
             known=known,

@@ -37,7 +37,6 @@ from stepladder.training.setup.build import (
     make_trunk_pass,
     use_threads,
 )
-from stepladder.training.setup.memory import require_memory
 from stepladder.training.stage import stages_of
 from stepladder.training.step import autocast
 from stepladder.training.training import augment_part, stand_in
@@ -262,7 +261,6 @@ def _build(
     recipe: Recipe, task: Task, sources: Sources, device: torch.device, world: World
 ) -> Subject:
     model = make_model(recipe, task, device)
-    require_memory(recipe, task, model, sources, device=device, world=world)
     share_start(model, world)
     clock = make_clock(device)
     stage = stages_of(recipe.train, recipe.batch)[-1]

@@ -63,20 +63,38 @@ def _from(holder: int, tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def assign_(there: Tensor, tensor: Tensor | None) -> None:
+def assign_(there: Tensor, tensor: Tensor) -> None:
     """Copy a tensor into one that may be divided among ranks; then a collective.
 
     Args:
         there: what is written.
-        tensor: whole, of which that of rank 0 counts; or divided in the same way; None, on other
-            ranks than 0, if only rank 0 has it.
+        tensor: whole, and then equal on all ranks; or divided in the same way.
+    """
+    if there.is_meta:  # another rank has it
+        return
+    if hasattr(there, _HOLDER):
+        there.copy_(tensor)
+        return
+    _distribute_(there, tensor)
+
+
+@torch.no_grad()
+def assign_from_main_(there: Tensor, tensor: Tensor | None) -> None:
+    """Copy a tensor that only rank 0 has into one that is divided; a collective.
+
+    Args:
+        tensor: whole; None on other ranks.
     """
     if hasattr(there, _HOLDER):
-        own = torch.empty_like(there, device="meta") if tensor is None else tensor
-        found = _from(0, own)
+        found = _from(0, torch.empty_like(there, device="meta") if tensor is None else tensor)
         if not there.is_meta:
             there.copy_(found)
         return
+    _distribute_(there, tensor)
+
+
+def _distribute_(there: Tensor, tensor: Tensor | None) -> None:
+    """Copy a tensor, of which that of rank 0 counts, or one that is divided in the same way."""
     if not hasattr(there, "full_tensor") or (tensor is not None and hasattr(tensor, "full_tensor")):
         assert tensor is not None
         there.copy_(tensor)

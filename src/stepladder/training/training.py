@@ -15,7 +15,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader, Source
 from stepladder.errors import DataError, DivergedError
-from stepladder.models.sharded_tensors import assign_, is_sharded
+from stepladder.models.sharded_tensors import assign_, assign_from_main_, is_sharded
 from stepladder.parallel.agreement import NO_WISHES, Wishes, agree
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
@@ -435,7 +435,7 @@ class Training(Course):
                 found.update(group)
         for name, there in sorted(self.learned_weights().items()):
             if is_sharded(there):
-                assign_(there, found.get(name))
+                assign_from_main_(there, found.get(name))
             else:
                 if self.world.is_main:
                     assign_(there, found[name])

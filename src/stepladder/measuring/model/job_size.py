@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepladder.measuring.subject import Subject
 from stepladder.records.model_size import ModelSize
-from stepladder.training.setup.memory import size_of_job
+from stepladder.training.setup.memory import size_of_job, two_examples
 
 
 def job_size(subject: Subject) -> ModelSize | None:
@@ -16,6 +16,7 @@ def job_size(subject: Subject) -> ModelSize | None:
     if recipe.device.compile or recipe.features.cached or recipe.device.divides_model:
         return None
     try:
-        return size_of_job(recipe, subject.task, subject.model, subject.stand_in())
+        example = two_examples(recipe, subject.sources, subject.device)
+        return size_of_job(recipe, subject.task, subject.model, example)
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return None

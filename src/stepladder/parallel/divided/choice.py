@@ -54,49 +54,57 @@ class Choice:
     reason: str
 
 
-def memory_of(size: ModelSize, *, devices: int, batch: int) -> dict[Kind, float]:
-    """Return the bytes that a step needs on a device, by kind.
+def memory_of(
+    size: ModelSize, *, devices: int, batch: int, at_once: int | None = None
+) -> dict[Kind, float]:
+    """Return the bytes that a step needs on a device, by kind that the model allows.
 
     Args:
         batch: examples of a step on all devices.
+        at_once: of them, those that are computed at once; None: all.
     """
-    own = -(-batch // devices)  # examples of a device
-    one: dict[Kind, float] = {Kind.DATA: size.fixed + own * size.kept}
+    num = min(batch, at_once or batch)
+    own = -(-num // devices)  # examples of a device
+    found: dict[Kind, float] = {Kind.DATA: size.fixed + size.copies + own * size.kept}
     if devices == 1:
-        return one
-    sharded = size.fixed / devices + 2 * size.unit + own * size.kept  # one computes, one comes
-    one[Kind.SHARDED] = min(sharded, one[Kind.DATA])
-    if size.divided:
+        return found
+    # a unit computes while the next one comes
+    sharded = size.fixed / devices + size.copies + 2 * size.unit + own * size.kept
+    found[Kind.SHARDED] = min(sharded, found[Kind.DATA])
+    if size.divided and size.shares % devices == 0:
         share = size.divided / max(1, size.weights)
-        fixed = size.fixed * (1 - share + share / devices)
-        one[Kind.TENSOR] = fixed + batch * (size.kept - size.inner + size.inner / devices)
-    if size.cut is not None:
-        # 1F1B: a stage keeps as many parts as there are stages, each of 1 / (4 stages) of a batch
-        in_flight = min(1.0, 1 / _PARTS_OF_A_STAGE)
-        one[Kind.PIPELINE] = size.fixed / devices + batch * size.kept * in_flight / devices
-    return one
+        fixed = (size.fixed + size.copies) * (1 - share + share / devices)
+        found[Kind.TENSOR] = fixed + num * (size.kept - size.inner + size.inner / devices)
+    if size.cut is not None and size.num_cuts >= devices - 1:
+        # 1F1B: a stage keeps as many parts of the batch as there are stages
+        in_flight = min(1.0, devices / min(num, _PARTS_OF_A_STAGE * devices))
+        fixed = (size.fixed + size.copies) / devices
+        found[Kind.PIPELINE] = fixed + num * size.kept * in_flight / devices
+    return found
 
 
 def traffic_of(size: ModelSize, *, devices: int, batch: int) -> dict[Kind, float]:
     """Return the bytes that a device sends in a step, by kind."""
     share = (devices - 1) / devices
     found = {Kind.DATA: 2 * share * size.trained, Kind.SHARDED: 3 * share * size.trained}
-    if size.divided:
+    if size.divided and size.shares % devices == 0:
         found[Kind.TENSOR] = 2 * share * 2 * size.summed * batch  # forward and backward
-    if size.cut is not None:
+    if size.cut is not None and size.num_cuts >= devices - 1:
         found[Kind.PIPELINE] = 2.0 * size.cut * batch
     return found
 
 
-def choose(size: ModelSize, *, devices: int, batch: int, memory: float) -> Choice:
+def choose(
+    size: ModelSize, *, devices: int, batch: int, memory: float, at_once: int | None = None
+) -> Choice:
     """Return which kind of parallelism fits a model.
 
     Args:
         devices: that train together, 2 or more.
-        batch: examples of a step on all devices.
+        batch, at_once: see `memory_of`.
         memory: bytes of one device.
     """
-    needs = memory_of(size, devices=devices, batch=batch)
+    needs = memory_of(size, devices=devices, batch=batch, at_once=at_once)
     sends = traffic_of(size, devices=devices, batch=batch)
     possible = [kind for kind in Kind if kind in needs]
     if batch < devices:  # some would have nothing to compute

@@ -102,6 +102,7 @@ def join(batch: Batch, groups: Groups, *, is_stand_in: bool) -> Joined:
     """
     leaves, tree = tree_flatten((batch.inputs, batch.targets, batch.ids))
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    _require_rows(leaves, batch.ids.numel())
     num = 0 if is_stand_in else batch.ids.numel()
     shapes = zlib.crc32(repr([(t.dtype, tuple(t.shape[1:])) for t in tensors]).encode())
     device = _device_of(groups)
@@ -148,14 +149,33 @@ def gather_rows(own: Tensor, counts: list[int] | tuple[int, ...], groups: Groups
     Args:
         own: at least as many rows as this rank has in counts.
     """
-    is_bool = own.dtype is torch.bool
-    plain = own.contiguous().view(torch.uint8) if is_bool else own
-    padded = plain.new_zeros((max(counts), *plain.shape[1:]))
+    shape = own.shape[1:]
+    width = shape.numel()
+    padded = own.new_zeros((max(counts), max(1, width)))
     num = counts[groups.part]
-    padded[:num] = plain[:num]
-    parts = _all_gather(padded, groups)
+    padded[:num, :width] = own[:num].reshape(num, width)
+    # as bytes: gloo does not send all types
+    parts = _all_gather(padded.view(torch.uint8), groups)
     joined = torch.cat([part[:num] for part, num in zip(parts, counts, strict=True)])
-    return joined.view(torch.bool) if is_bool else joined
+    return joined.view(own.dtype)[:, :width].reshape(-1, *shape)
+
+
+def _require_rows(leaves: list[Any], num: int) -> None:
+    """Check that each value of a batch is a tensor with a row for each example.
+
+    Raises:
+        DataError: if not.
+    """
+    for leaf in leaves:
+        if leaf is None or (isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == num):
+            continue
+        kind = f"a tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else repr(leaf)
+        raise DataError(
+            f"a batch of {num} examples has {kind[:80]}, whose parts belong to no single example",
+            why="Devices that share a model exchange their examples, row by row.",
+            fix="Return tensors with one row for each example, or leave out "
+            "device.tensor_parallel and device.pipeline_stages.",
+        )
 
 
 def _all_gather(tensor: Tensor, groups: Groups) -> list[Tensor]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from stepladder.config.choices import PipelineSchedule
 from stepladder.data.batch import Batch
@@ -59,9 +60,11 @@ class Port(Replacement):
 
     Attributes:
         output: of the pipeline; None: raise what the model is called with.
+        is_given: the output has been returned since it was set.
     """
 
     output: Tensor | None = None
+    is_given: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output, or end the call.
@@ -70,6 +73,13 @@ class Port(Replacement):
             UsageError: if the model is called with anything but one tensor.
         """
         if self.output is not None:
+            if self.is_given:
+                raise UsageError(
+                    "a pipeline runs the model once for a batch, but the Task calls it again",
+                    where=type(self.module).__name__,
+                    fix="Call the model once, on all inputs together, or use --device.sharded.",
+                )
+            self.is_given = True
             return self.output
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             raise UsageError(
@@ -162,15 +172,24 @@ class PipelineModel(DividedModel):
         self._schedule, self._micro_batches = schedule, micro_batches
         self._port = Port(model)
         set_forward(model, self._port)
+        before = torch.get_rng_state()
         inputs = self._inputs(loss, example)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise UsageError(
+                "loss() of the Task draws random numbers before it calls the model",
+                where="device.pipeline_stages",
+                why="The first stage and the last one compute them in different processes.",
+                fix="Draw them in augment() of the Task, or use --device.sharded.",
+            )
+        self._like = torch.empty_like(inputs[:1], device="meta")
+        self._output = self._like
         anatomy, self.cuts = self._choose(inputs, autocast)
         self._stages = self._keep_own(anatomy)
         bounds = [None, *self.cuts, None]
         part = self._groups.part
         self._before = bounds[part]
         self._after = bounds[part + 1]
-        like = torch.empty_like(inputs[:1], device="meta")
-        self._stage = Stage(model, self._before, self._after, like)
+        self._stage = Stage(model, self._before, self._after, self._like)
         self._made: dict[tuple[int, int], Any] = {}
         self._joined: Joined | None = None
         self._found: list[Any] = []
@@ -188,11 +207,11 @@ class PipelineModel(DividedModel):
         found: dict[int, tuple[Tensor, Mapping[str, Tensor]]] = {}
 
         def loss_of(output: Tensor, numbers: Tensor) -> Tensor:
-            first = int(numbers[0])
-            own = rows[numbers.cpu()]
+            places = numbers.cpu()
+            first, own = int(places[0]), rows[places]
             values, logs = self._with_output(output, losses, _rows_of(joined.batch, own))
             found[first] = values.detach(), {key: one.detach() for key, one in logs.items()}
-            total: Tensor = (values.float() * weights[numbers].to(values.device)).sum()
+            total: Tensor = (values.float() * weights[places].to(values.device)).sum()
             return total
 
         schedule = self._schedule_of(num_parts, size, loss_of)
@@ -236,6 +255,7 @@ class PipelineModel(DividedModel):
             loss(self.model, batch)
         except _Called as called:
             given: Tensor = called.inputs
+            self._require_shape(given)
             return given
         raise UsageError(
             "a pipeline runs the whole model, but the Task does not call it",
@@ -244,9 +264,25 @@ class PipelineModel(DividedModel):
             fix="Call model(x) in loss and metrics of the Task, or use --device.sharded.",
         )
 
+    def _require_shape(self, inputs: Tensor) -> None:
+        """Check that inputs have the shape and type for which the stages were made.
+
+        Raises:
+            UsageError: if not.
+        """
+        like = getattr(self, "_like", None)
+        if like is None or (inputs.shape[1:], inputs.dtype) == (like.shape[1:], like.dtype):
+            return
+        raise UsageError(
+            f"a pipeline passes tensors of one shape from stage to stage, but the model is called "
+            f"with {tuple(inputs.shape[1:])} after {tuple(like.shape[1:])}",
+            where="device.pipeline_stages",
+            fix="Give all examples one shape, in training and validation, or use --device.sharded.",
+        )
+
     def _with_output(self, output: Tensor, call: Callable[[Batch], Any], batch: Batch) -> Any:
         """Return what a Task computes from an output of the model."""
-        self._port.output = output
+        self._port.output, self._port.is_given = output, False
         try:
             found = call(batch)
         finally:
@@ -289,6 +325,8 @@ class PipelineModel(DividedModel):
                 self._groups.part,
                 self._num,
                 self._device,
+                input_args=self._meta(self._before, size),
+                output_args=self._meta(self._after, size, is_output=True),
                 group=self._groups.parts.get_group(),
             )
             kind = ScheduleGPipe if self._schedule is PipelineSchedule.GPIPE else Schedule1F1B
@@ -298,6 +336,15 @@ class PipelineModel(DividedModel):
         schedule, calls = self._made[key]
         calls.loss_of = loss_of
         return schedule
+
+    def _meta(self, cut: Cut | None, size: int, *, is_output: bool = False) -> Tensor:
+        """Return what a stage gets, or gives, for some examples: without it, torch tries them."""
+        if cut is not None:
+            shape, dtype = cut.shape, cut.dtype
+            return torch.empty((size, *shape), dtype=dtype, device="meta", requires_grad=True)
+        like = self._output if is_output else self._like
+        empty = torch.empty((size, *like.shape[1:]), dtype=like.dtype, device="meta")
+        return empty.requires_grad_(is_output)
 
     def _from_last(self, value: Any) -> Any:
         """Return a value of the last stage, on all ranks of this row."""
@@ -380,6 +427,15 @@ class PipelineModel(DividedModel):
                 return run(inputs)
 
         try:
+            output = forward()
+            if not isinstance(output, Tensor) or len(output) != len(inputs):
+                raise UsageError(
+                    "a pipeline returns one tensor with a row for each example, but the model "
+                    f"returns {type(output).__name__}",
+                    where=type(model).__name__,
+                    fix="Return one tensor, or use --device.sharded.",
+                )
+            self._output = torch.empty_like(output[:1], device="meta")
             anatomy = anatomy_of(model, forward, num_examples=len(inputs))
             anatomy = timed(model, anatomy, forward)
         finally:
@@ -390,18 +446,28 @@ class PipelineModel(DividedModel):
 
     def _keep_own(self, anatomy: Anatomy) -> dict[str, int]:
         """Move what other stages hold to the meta device; return the stage of each tensor."""
-        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        stages = stage_of_weights(anatomy, self.cuts, list(tensors))
+        model = self.model
+        first = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
+        tensors = {
+            **dict(model.named_parameters(remove_duplicate=False)),
+            **dict(model.named_buffers(remove_duplicate=False)),
+        }
+        of_first = stage_of_weights(anatomy, self.cuts, list(first.values()))
+        stages = {name: of_first[first[id(tensor)]] for name, tensor in tensors.items()}
+        emptied: dict[int, Tensor] = {}  # a weight that two layers share stays shared
         for name, tensor in tensors.items():
             if stages[name] == self._groups.part:
                 continue
             parent, _, own = name.rpartition(".")
-            module = self.model.get_submodule(parent)
-            empty = torch.empty_like(tensor, device="meta")
-            if isinstance(tensor, nn.Parameter):
-                module._parameters[own] = nn.Parameter(empty, tensor.requires_grad)
-            else:
-                module._buffers[own] = empty
+            module = model.get_submodule(parent)
+            if id(tensor) not in emptied:
+                empty = torch.empty_like(tensor, device="meta")
+                is_weight = isinstance(tensor, nn.Parameter)
+                emptied[id(tensor)] = (
+                    nn.Parameter(empty, tensor.requires_grad) if is_weight else empty
+                )
+            kind = module._parameters if isinstance(tensor, nn.Parameter) else module._buffers
+            kind[own] = emptied[id(tensor)]  # type: ignore[assignment]
         return stages
 
 
@@ -415,14 +481,12 @@ class _Loss:
 
 
 def _rows_of(batch: Batch, rows: Tensor) -> Batch:
-    """Return some examples of a batch, which follow one another or repeat the last one."""
-    first, num = int(rows[0]), len(rows)
-    some = batch.rows(slice(first, first + num))
-    missing = num - some.ids.numel()
-    if not missing:
-        return some
-    last = batch.rows(slice(batch.ids.numel() - 1, batch.ids.numel()))
-    return Batch.joined([*([some] if some.ids.numel() else []), *[last] * missing])
+    """Return some examples of a batch, some perhaps several times."""
+
+    def pick(value: Any) -> Any:
+        return value[rows.to(value.device)] if isinstance(value, Tensor) else value
+
+    return Batch(*tree_map(pick, (batch.inputs, batch.targets, batch.ids)))
 
 
 def _joined_rows(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import torch
 from torch import nn
 
 from stepladder.data.batch import Batch
@@ -68,6 +69,8 @@ class ShardedCalls(nn.Module):
 
         super().__init__()
         self.model = model
+        if any(isinstance(one, nn.TransformerEncoderLayer) for one in model.modules()):
+            torch.backends.mha.set_fastpath_enabled(False)  # it takes the weights from the layers
         for unit in units_of(model):
             fully_shard(unit, mesh=mesh)
         fully_shard(self, mesh=mesh)
@@ -97,7 +100,10 @@ def units_of(model: nn.Module) -> list[nn.Module]:
                 continue
             is_shared = any(num_users[id(weight)] > 1 for weight in child.parameters())
             is_container = isinstance(child, (nn.Sequential, nn.ModuleList, nn.ModuleDict))
-            has_parts = any(True for _ in child.children())
+            # attention uses the weights of its parts without calling them
+            has_parts = any(True for _ in child.children()) and not isinstance(
+                child, nn.MultiheadAttention
+            )
             if is_shared or (has_parts and (is_container or size > _MOST_FRAC * total)):
                 yield from walk(child)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,46 +10,53 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stepladder.parallel.divided.cuts import anatomy_of, possible_cuts
+from stepladder.parallel.divided.cuts import Cut, anatomy_of, possible_cuts
 from stepladder.parallel.divided.sharding import units_of
-from stepladder.parallel.divided.tensor_plan import Pair, pairs_of
+from stepladder.parallel.divided.tensor_plan import Pair, has_dropout, pairs_of
 from stepladder.records.model_size import ModelSize
 
 
 def model_size(
-    model: nn.Module,
-    run: Callable[[], Any],
-    *,
-    num_examples: int,
-    state_numbers: Callable[[Tensor], int],
+    model: nn.Module, run: Callable[[int], Any], *, state_numbers: Callable[[Tensor], int]
 ) -> ModelSize:
     """Return the bytes of a model and of its training; works on the meta device, too.
 
     Args:
         model: in evaluation mode, so that nothing of it changes.
-        run: a forward pass of a few examples.
-        num_examples: that it computes.
+        run: a forward pass of one or two examples.
         state_numbers: numbers of the optimizer's state for a weight.
     """
     weights = list(model.parameters())
     trained = [weight for weight in weights if weight.requires_grad]
-    pairs = pairs_of(model)
+    pairs = [pair for pair in pairs_of(model) if not has_dropout(model, pair)]
     modules = dict(model.named_modules())
     layers = [modules[name] for pair in pairs for name in (pair.columns, pair.rows)]
-    with _counting(model, pairs) as counts, torch.enable_grad():
-        result = run()
-    del result  # and with it what was kept
+    one, two = (_counted(model, pairs, run, num) for num in (1, 2))
+    kept = two["kept"] - one["kept"]
+    cuts, num_operations = _cuts(model, run)
+    middle = min(cuts, key=lambda cut: abs(cut.at - num_operations / 2), default=None)
     return ModelSize(
-        weights=_bytes(weights) + sum(buffer.nbytes for buffer in model.buffers()),
+        weights=_bytes(weights) + _bytes(model.buffers()),
         trained=_bytes(trained),
         states=sum(state_numbers(weight) * weight.element_size() for weight in trained),
-        kept=counts["kept"] // num_examples,
+        kept=kept,
+        copies=max(0, one["kept"] - kept),
         unit=_largest_unit(model),
         divided=_bytes(weight for layer in layers for weight in layer.parameters()),
-        inner=counts["inner"] // num_examples,
-        summed=counts["summed"] // num_examples,
-        cut=_middle_cut(model, run, num_examples),
+        shares=math.gcd(*(pair.num for pair in pairs)),
+        inner=two["inner"] - one["inner"],
+        summed=two["summed"] - one["summed"],
+        cut=None if middle is None else middle.num_bytes,
+        num_cuts=len(cuts),
     )
+
+
+def _counted(
+    model: nn.Module, pairs: list[Pair], run: Callable[[int], Any], num: int
+) -> dict[str, int]:
+    with _counting(model, pairs) as counts, torch.enable_grad():
+        run(num)
+    return counts
 
 
 @contextmanager
@@ -102,12 +110,11 @@ def _largest_unit(model: nn.Module) -> int:
     return max([rest, *(_bytes(unit.parameters()) for unit in units)])
 
 
-def _middle_cut(model: nn.Module, run: Callable[[], Any], num_examples: int) -> int | None:
-    """Return the bytes that cross the cut next to half of the operations; None: no place to cut."""
+def _cuts(model: nn.Module, run: Callable[[int], Any]) -> tuple[list[Cut], int]:
+    """Return where the model can be cut, and the number of operations of a pass."""
     with torch.no_grad():
-        anatomy = anatomy_of(model, run, num_examples=num_examples)
-    cuts, half = possible_cuts(anatomy), anatomy.num_operations / 2
-    return min(cuts, key=lambda cut: abs(cut.at - half)).num_bytes if cuts else None
+        anatomy = anatomy_of(model, lambda: run(2), num_examples=2)
+    return possible_cuts(anatomy), anatomy.num_operations
 
 
 def _bytes(tensors: Any) -> int:

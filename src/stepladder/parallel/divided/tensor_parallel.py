@@ -18,7 +18,7 @@ from stepladder.models.sharded_tensors import row_order, set_row_order, whole
 from stepladder.parallel.divided.contract import DividedModel, Losses
 from stepladder.parallel.divided.joint import Groups, Joined, OwnRows, join
 from stepladder.parallel.divided.sharding import ShardedCalls
-from stepladder.parallel.divided.tensor_plan import Pair, order_by_head, pairs_of
+from stepladder.parallel.divided.tensor_plan import Pair, has_dropout, order_by_head, pairs_of
 from stepladder.parallel.world import World
 
 
@@ -124,30 +124,15 @@ def require_pairs(model: nn.Module, num: int) -> list[Pair]:
                 where="device.tensor_parallel",
                 fix=f"Use a divisor of {pair.num}.",
             )
-        _refuse_dropout(model, pair)
+        if has_dropout(model, pair):
+            raise UsageError(
+                f"there is dropout between {pair.columns} and {pair.rows}, where each device has "
+                "other units",
+                where="device.tensor_parallel",
+                why="All devices draw the same random numbers, so they would drop the same places.",
+                fix="Set the rate of this dropout to 0, or use --device.sharded.",
+            )
     return pairs
-
-
-def _refuse_dropout(model: nn.Module, pair: Pair) -> None:
-    """Raise UsageError for dropout between the layers: all devices would drop the same places."""
-    parent = model.get_submodule(pair.columns.rpartition(".")[0])
-    if isinstance(parent, nn.TransformerEncoderLayer):
-        between: list[nn.Module] = [parent.dropout]
-    elif pair.attention is not None:
-        between = [one for one in [getattr(parent, "attn_drop", None)] if one is not None]
-    else:
-        last = pair.rows.rpartition(".")[2]
-        names = [name for name, _ in parent.named_children()]
-        names = names[names.index(pair.columns.rpartition(".")[2]) : names.index(last)]
-        between = [parent.get_submodule(name) for name in names]
-    if any(isinstance(one, nn.Dropout) and one.p > 0 for one in between):
-        raise UsageError(
-            f"there is dropout between {pair.columns} and {pair.rows}, where each device has other "
-            "units",
-            where="device.tensor_parallel",
-            why="All devices draw the same random numbers, so they would drop the same places.",
-            fix="Set the rate of this dropout to 0, or use --device.sharded.",
-        )
 
 
 def _divide(model: nn.Module, pairs: list[Pair], groups: Groups) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -54,10 +54,16 @@ def pairs_of(model: nn.Module) -> list[Pair]:
     Known are the attention and MLP of timm's transformers, the MLP of torch's encoder layers, and
     linear layers in a Sequential with nothing but activations and dropout between.
     """
+    num_users: dict[int, int] = {}
+    for module in model.modules():
+        for weight in module.parameters(recurse=False):
+            num_users[id(weight)] = num_users.get(id(weight), 0) + 1
     found: dict[str, Pair] = {}
     for name, module in model.named_modules():
         for pair in (*_attention(name, module), *_mlp(name, module), *_sequential(name, module)):
-            if pair.columns not in found:
+            layers = [model.get_submodule(layer) for layer in (pair.columns, pair.rows)]
+            is_shared = any(num_users[id(w)] > 1 for one in layers for w in one.parameters())
+            if pair.columns not in found and not is_shared:
                 found[pair.columns] = pair
     return list(found.values())
 
@@ -71,7 +77,11 @@ def _attention(name: str, module: nn.Module) -> Iterator[Pair]:
     if not (isinstance(heads, int) and isinstance(head_dim, int)):
         return
     width = heads * head_dim
-    is_plain = _has_only(module, "qkv", "proj") and getattr(module, "attn_dim", None) == width
+    is_plain = (
+        _is_timm(module, "Attention")
+        and _has_only(module, "qkv", "proj")
+        and getattr(module, "attn_dim", None) == width
+    )
     if is_plain and qkv.out_features == 3 * width and proj.in_features == width:
         yield Pair(
             columns=_join(name, "qkv"), rows=_join(name, "proj"), attention=module, num=heads
@@ -83,7 +93,7 @@ def _mlp(name: str, module: nn.Module) -> Iterator[Pair]:
         one, two = getattr(module, first, None), getattr(module, second, None)
         if not (isinstance(one, nn.Linear) and isinstance(two, nn.Linear)):
             continue
-        is_plain = _has_only(module, first, second) or isinstance(
+        is_plain = (_is_timm(module, "Mlp") and _has_only(module, first, second)) or isinstance(
             module, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
         )
         if is_plain and one.out_features == two.in_features:
@@ -105,6 +115,11 @@ def _sequential(name: str, module: nn.Module) -> Iterator[Pair]:
             first = None
 
 
+def _is_timm(module: nn.Module, name: str) -> bool:
+    """Return whether a module is one of timm's, whose forward is known."""
+    return type(module).__name__ == name and type(module).__module__.startswith("timm.")
+
+
 def _has_only(module: nn.Module, *names: str) -> bool:
     """Return whether all weights of a module are in these of its children, once each."""
     weights = [name.partition(".")[0] for name, _ in module.named_parameters()]
@@ -115,6 +130,22 @@ def _join(parent: str, child: str) -> str:
     return f"{parent}.{child}" if parent else child
 
 
+def has_dropout(model: nn.Module, pair: Pair) -> bool:
+    """Return whether there is dropout between the layers, of which devices have different units."""
+    parent = model.get_submodule(pair.columns.rpartition(".")[0])
+    if isinstance(parent, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)):
+        between: list[nn.Module] = [parent.dropout]
+    elif pair.attention is not None:
+        between = [one for one in [getattr(parent, "attn_drop", None)] if one is not None]
+    else:
+        names = [name for name, _ in parent.named_children()]
+        first, last = (layer.rpartition(".")[2] for layer in (pair.columns, pair.rows))
+        between = [
+            parent.get_submodule(name) for name in names[names.index(first) : names.index(last)]
+        ]
+    return any(isinstance(one, nn.Dropout) and one.p > 0 for one in between)
+
+
 def order_by_head(num_heads: int, head_dim: int, num_devices: int) -> Tensor:
     """Return the rows of a matrix for q, k, v so that each device gets q, k, v of its heads.
 
@@ -123,25 +154,3 @@ def order_by_head(num_heads: int, head_dim: int, num_devices: int) -> Tensor:
     rows = torch.arange(3 * num_heads * head_dim)
     by_device = rows.view(3, num_devices, num_heads // num_devices * head_dim)
     return by_device.transpose(0, 1).reshape(-1)
-
-
-def summed_bytes(model: nn.Module, pairs: list[Pair], call: Any) -> int:
-    """Return the bytes of activations that devices add up in a forward pass.
-
-    Args:
-        call: runs the model on one example.
-    """
-    total = 0
-
-    def count(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001
-        nonlocal total
-        total += output.nbytes
-
-    modules = dict(model.named_modules())
-    handles = [modules[pair.rows].register_forward_hook(count) for pair in pairs]
-    try:
-        call()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return total

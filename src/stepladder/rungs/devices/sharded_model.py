@@ -6,7 +6,13 @@ import math
 from dataclasses import replace
 from typing import ClassVar
 
-from stepladder.config.choices import AllReduce, Buckets, GradientCompression, Precision
+from stepladder.config.choices import (
+    AllReduce,
+    Buckets,
+    GradientCompression,
+    Precision,
+    TrainMode,
+)
 from stepladder.config.recipe import DeviceConfig, Recipe
 from stepladder.parallel.divided.choice import Choice, Kind, choose
 from stepladder.records.ladder import Aim, Prediction
@@ -35,18 +41,14 @@ class ShardedModel(Rung):
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse if copies of the model fit, with the bytes that both ways send."""
-        if recipe.device.divides_model:
-            return "already on"
-        if recipe.asynchronous.is_on:
-            return "each worker has a copy of the model"
-        if profile.is_trunk_frozen or recipe.features.cached:
-            return "the trunk is frozen: it has no gradients that could be divided"
-        if profile.size is None:
-            return "not measured: what a step keeps in memory"
+        refusal = _why_never(profile, recipe)
+        if refusal is not None:
+            return refusal
         choice = choice_of(profile, recipe)
         if recipe.device.count == 1:
             return f"one device; on two, {choice.reason}"
-        return _why_not_needed(profile, recipe, choice) or _why_not_with(recipe.device)
+        refusal = _why_not_needed(profile, recipe, choice)
+        return refusal or _why_not_with(recipe.device, kind_of(choice))
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Send what the chosen kind sends, instead of the gradients.
@@ -57,13 +59,13 @@ class ShardedModel(Rung):
         examples.
         """
         choice = choice_of(profile, recipe)
-        assert choice.kind is not None
+        kind = kind_of(choice)
         devices = devices_of(profile, recipe)
         byte_s = 0.0 if devices is None else devices.exchange_byte_s
         sends, needs = choice.traffic, choice.memory
         # the line of an exchange has gradients, not what a device sends of them
         share = 2 * (recipe.device.count - 1) / recipe.device.count
-        more_s = (sends[choice.kind] - sends[Kind.DATA]) / share * byte_s
+        more_s = (sends[kind] - sends[Kind.DATA]) / share * byte_s
         now = profile.time
         return predict_time(
             self.name,
@@ -72,17 +74,30 @@ class ShardedModel(Rung):
             inputs={
                 "devices": float(recipe.device.count),
                 "bytes_with_copies": needs[Kind.DATA],
-                "bytes_divided": needs[choice.kind],
+                "bytes_divided": needs[kind],
                 "sent_with_copies": sends[Kind.DATA],
-                "sent_divided": sends[choice.kind],
+                "sent_divided": sends[kind],
             },
-            memory_frac=needs[choice.kind] / needs[Kind.DATA],
-            note=f"{choice.kind}: {choice.reason}",
+            memory_frac=needs[kind] / needs[Kind.DATA],
+            note=f"{kind}: {choice.reason}",
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Divide the model among the devices in the way that fits."""
-        return replace(recipe, device=divided(recipe.device, choice_of(profile, recipe).kind))
+        return replace(recipe, device=divided(recipe.device, kind_of(choice_of(profile, recipe))))
+
+
+def _why_never(profile: Profile, recipe: Recipe) -> str | None:
+    """Return why the model of a recipe cannot be divided, or whether it pays is not known."""
+    if recipe.device.divides_model:
+        return "already on"
+    if recipe.asynchronous.is_on:
+        return "each worker has a copy of the model"
+    if recipe.train is TrainMode.HEAD_THEN_ALL:
+        return "a divided model is trained in one stage, and this recipe has two"
+    if profile.is_trunk_frozen or recipe.features.cached:
+        return "the trunk is frozen: it has no gradients that could be divided"
+    return "not measured: what a step keeps in memory" if profile.size is None else None
 
 
 def choice_of(profile: Profile, recipe: Recipe) -> Choice:
@@ -92,11 +107,17 @@ def choice_of(profile: Profile, recipe: Recipe) -> Choice:
     memory = float(profile.free_memory_bytes)
     if profile.device == "cpu":
         memory /= recipe.device.count  # all processes have the memory of the machine
-    batch = recipe.batch.global_batch_size
-    return choose(profile.size, devices=devices, batch=batch, memory=memory)
+    batch, micro = recipe.batch.global_batch_size, recipe.batch.micro_batch_size
+    at_once = None if micro is None else micro * devices
+    return choose(profile.size, devices=devices, batch=batch, memory=memory, at_once=at_once)
 
 
-def divided(device: DeviceConfig, kind: Kind | None) -> DeviceConfig:
+def kind_of(choice: Choice) -> Kind:
+    """Return how the model is divided: sharded if copies fit, but not with a larger batch."""
+    return Kind.SHARDED if choice.kind in (None, Kind.DATA) else choice.kind
+
+
+def divided(device: DeviceConfig, kind: Kind) -> DeviceConfig:
     """Return the options of devices that share the work of a step in one of the kinds."""
     if kind is Kind.TENSOR:
         return replace(device, tensor_parallel=device.count, sync_batchnorm=False)
@@ -117,11 +138,12 @@ def _why_not_needed(profile: Profile, recipe: Recipe, choice: Choice) -> str | N
     return choice.reason if wanted <= memory_batch(profile) else None
 
 
-def _why_not_with(device: DeviceConfig) -> str | None:
+def _why_not_with(device: DeviceConfig, kind: Kind) -> str | None:
     """Return which other option does not go with a divided model."""
     others = {
         "fp16": device.precision in (Precision.FP16, Precision.FP16_MASTER),
         "torch.compile": device.compile,
+        "gradient checkpointing": device.gradient_checkpointing and kind is Kind.PIPELINE,
         "another all-reduce": device.all_reduce is not AllReduce.NATIVE,
         "buckets by layer": device.buckets is not Buckets.SIZE,
         "compressed gradients": device.gradient_compression is not GradientCompression.NONE,

@@ -24,9 +24,11 @@ SIZE = ModelSize(
     kept=10 * MB,
     unit=10 * MB,
     divided=80 * MB,
+    shares=4,
     inner=8 * MB,
     summed=1 * MB,
     cut=MB // 2,
+    num_cuts=12,
 )
 
 
@@ -55,7 +57,7 @@ def test_traffic_by_kind() -> None:
         (190, 32, Kind.PIPELINE),
         (100, 32, None),
         (500, 2, Kind.TENSOR),  # two devices would have nothing to compute
-        (150, 2, Kind.PIPELINE),
+        (120, 2, Kind.PIPELINE),
     ],
 )
 def test_the_first_kind_that_fits(memory_mb: int, batch: int, kind: Kind | None) -> None:
@@ -79,11 +81,11 @@ def test_sizes_are_short(num_bytes: float, words: str) -> None:
 
 
 def test_the_size_of_a_small_network_is_that_of_its_tensors() -> None:
-    """Of a batch of three: the inputs of both layers, and the output of tanh, which is one."""
+    """Of an example: the inputs of both layers, and the output of tanh, which is one."""
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
     inputs = torch.rand(3, 4)
     size = model_size(
-        net, lambda: net(inputs), num_examples=3, state_numbers=lambda weight: 2 * weight.numel()
+        net, lambda num: net(inputs[:num]), state_numbers=lambda weight: 2 * weight.numel()
     )
     num = 4 * 8 + 8 + 8 * 2 + 2
     assert (size.weights, size.trained, size.states) == (4 * num, 4 * num, 8 * num)
@@ -98,22 +100,54 @@ def test_the_meta_device_gives_what_the_processor_gives() -> None:
     for device in ("cpu", "meta"):
         with torch.device(device):
             net = import_timm().create_model("resnet18", num_classes=3).eval()
-            inputs = torch.empty(1, 3, 224, 224)
-        sizes.append(
-            model_size(net, lambda n=net, i=inputs: n(i), num_examples=1, state_numbers=torch.numel)
-        )
-    assert sizes[0].kept == pytest.approx(sizes[1].kept, rel=0.01)  # BatchNorm keeps its means
-    assert replace(sizes[0], kept=0) == replace(sizes[1], kept=0)
+            inputs = torch.empty(2, 3, 224, 224)
+
+        def run(num: int, net: nn.Module = net, inputs: torch.Tensor = inputs) -> Any:
+            return net(inputs[:num])
+
+        sizes.append(model_size(net, run, state_numbers=torch.numel))
+    assert sizes[0].kept == sizes[1].kept
+    assert replace(sizes[0], copies=0) == replace(sizes[1], copies=0)  # means of BatchNorm
 
 
 def test_a_vit_adds_up_the_output_of_each_attention_and_mlp() -> None:
     with torch.device("meta"):
         net = import_timm().create_model("vit_tiny_patch16_224", num_classes=3).eval()
-        inputs = torch.empty(1, 3, 224, 224)
-    size = model_size(net, lambda: net(inputs), num_examples=1, state_numbers=torch.numel)
+        inputs = torch.empty(2, 3, 224, 224)
+    size = model_size(net, lambda num: net(inputs[:num]), state_numbers=torch.numel)
     assert size.summed == 24 * 197 * 192 * 4
     assert size.cut == 197 * 192 * 4
     assert 0.6 < size.inner / size.kept < 0.9
+    assert size.shares == 3  # heads
+
+
+def test_sixteen_bit_copies_of_weights_do_not_grow_with_the_batch() -> None:
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+    inputs = torch.rand(2, 64)
+
+    def run(num: int) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return net(inputs[:num])
+
+    size = model_size(net, run, state_numbers=torch.numel)
+    assert size.copies == 2 * 64 * 8  # the gradient of the first layer needs its inputs alone
+    assert size.kept < 1000
+
+
+def test_kinds_that_the_model_does_not_allow_are_left_out() -> None:
+    """Six heads for four devices, and one cut for four stages."""
+    found = memory_of(replace(SIZE, shares=6, num_cuts=1), devices=4, batch=32)
+    assert set(found) == {Kind.DATA, Kind.SHARDED}
+
+
+def test_a_pipeline_of_single_examples_keeps_all_of_them() -> None:
+    found = memory_of(SIZE, devices=4, batch=2)
+    assert found[Kind.PIPELINE] / MB == 400 / 4 + 2 * 10 / 4
+
+
+def test_examples_that_are_not_computed_at_once_are_not_kept() -> None:
+    found = memory_of(SIZE, devices=4, batch=32, at_once=4)
+    assert found[Kind.DATA] / MB == 400 + 10
 
 
 def test_a_pass_that_counts_leaves_nothing_behind() -> None:
@@ -122,7 +156,7 @@ def test_a_pass_that_counts_leaves_nothing_behind() -> None:
     def count() -> tuple[Any, Any]:
         net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
         inputs = torch.rand(3, 4)
-        model_size(net, lambda: net(inputs), num_examples=3, state_numbers=torch.numel)
+        model_size(net, lambda num: net(inputs[:num]), state_numbers=torch.numel)
         return weakref.ref(net[0].weight.untyped_storage()), weakref.ref(net[0].weight)
 
     alive, weight = count()

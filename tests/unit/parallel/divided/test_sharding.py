@@ -48,3 +48,10 @@ def test_tensors_of_one_process_are_left_as_they_are() -> None:
     assert whole(tensor) is tensor
     assign_(tensor, other)
     assert torch.equal(tensor, other)
+
+
+def test_attention_is_one_unit_as_it_uses_weights_that_it_does_not_call() -> None:
+    layer = nn.TransformerEncoderLayer(64, 2, dim_feedforward=64)
+    units = units_of(nn.Sequential(layer))
+    assert layer.self_attn in units
+    assert layer.self_attn.out_proj not in units

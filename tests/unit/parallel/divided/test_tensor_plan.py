@@ -39,6 +39,28 @@ def test_what_has_other_weights_is_left_whole(name: str, num: int) -> None:
     assert len(pairs_of(timm_model(name))) == num
 
 
+def test_a_weight_that_is_used_elsewhere_is_left_whole() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(8, 4)
+            self.head = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 8, bias=False))
+            self.head[2].weight = self.embed.weight
+
+    assert pairs_of(Tied()) == []
+
+
+def test_modules_of_others_are_left_whole() -> None:
+    """What they do between the two layers is not known."""
+
+    class Mlp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    assert pairs_of(Mlp()) == []
+
+
 def test_gated_mlps_are_left_whole() -> None:
     """Their first matrix has two halves, which are multiplied with each other."""
     gated = import_timm().layers.GluMlp(8, hidden_features=16)

@@ -17,7 +17,13 @@ from stepladder.rungs.devices.sharded_model import ShardedModel, choice_of
 
 MB = 10**6
 SIZE = ModelSize(
-    weights=100 * MB, trained=100 * MB, states=200 * MB, kept=MB, unit=10 * MB, cut=MB // 2
+    weights=100 * MB,
+    trained=100 * MB,
+    states=200 * MB,
+    kept=MB,
+    unit=10 * MB,
+    cut=MB // 2,
+    num_cuts=9,
 )
 RECIPE = Recipe(
     train=TrainMode.ALL, batch=BatchConfig(global_batch_size=16), device=DeviceConfig(count=2)
@@ -75,14 +81,22 @@ def test_a_larger_batch_than_fits_is_a_reason(profile: Profile) -> None:
     assert ShardedModel().why_not(tight, RECIPE) is None
 
 
+def test_it_is_sharded_for_a_larger_batch_and_predicted_so(profile: Profile) -> None:
+    roomy = replace(profile, free_memory_bytes=420 * MB)
+    assert choice_of(roomy, RECIPE).kind is Kind.DATA
+    assert ShardedModel().predict(roomy, RECIPE).memory_frac == pytest.approx(228 / 408)
+    assert ShardedModel().apply(roomy, RECIPE).device.sharded
+
+
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
         (replace(RECIPE, device=DeviceConfig()), "one device; on two, a copy needs 408 MB"),
         (replace(RECIPE, device=DeviceConfig(count=2, compile=True)), "tried with torch.compile"),
         (replace(RECIPE, device=DeviceConfig(count=2, precision=Precision.FP16)), "with fp16"),
+        (replace(RECIPE, train=TrainMode.HEAD_THEN_ALL), "and this recipe has two"),
     ],
-    ids=["one device", "compiled", "fp16"],
+    ids=["one device", "compiled", "fp16", "two stages"],
 )
 def test_where_it_cannot_be_tried_it_says_why(profile: Profile, recipe: Recipe, words: str) -> None:
     assert words in str(ShardedModel().why_not(profile, recipe))
