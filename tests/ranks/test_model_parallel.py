@@ -104,6 +104,7 @@ def test_clipped_gradients_of_parts_of_a_batch(start: Start, tmp_path: Path, kin
 
 
 @pytest.mark.distributed
+@pytest.mark.timeout(900)  # seven trainings, of which some have four processes
 def test_a_run_resumes_with_another_division(start: Start, tmp_path: Path) -> None:
     words = ("--optimizer.name", "adamw", "--batch.lr", "0.002")  # larger steps enlarge rounding
     trained(start, "one", *words, "--epochs", "6", task="BlocksWithoutBias")
