@@ -3,8 +3,8 @@
     python -m bench.devices.asynchronous_curves [--seeds 5] [--quick]
 
 The task, workers and batch of bench.devices.asynchronous, all with one learning rate. Workers are
-simulated, so each training can be repeated to the bit; Hogwild's are real. With a straggler, the
-last worker is three times slower.
+simulated, so each training can be repeated to the bit. With a straggler, the last worker is three
+times slower.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ WAYS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "backup worker, 1 straggler": (*method("backup_workers"), *_STRAGGLER),
     "local SGD, 8 steps": (*method("local_sgd", local_steps=LOCAL_STEPS), *_SIMULATED),
-    "DiLoCo, 8 steps": (*method("diloco", local_steps=LOCAL_STEPS), *_SIMULATED),
-    "Hogwild": method("hogwild"),
 }
 
 
@@ -85,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "asynchronous_curves",
             rows,
             note=f"Held-out loss, mean and standard deviation of {len(seeds)} seeds, learning rate "
-            f"{LR}. Simulated workers, but for Hogwild.",
+            f"{LR}. Simulated workers.",
         )
 
 
