@@ -26,6 +26,7 @@ from stepladder.parallel.collectives.algorithms import Shape, distinct
 
 DEMO: Final = Path("demo_data/store")
 NATIVE: Final = "native"
+LR: Final = 0.001  # as in bench.devices.equal_losses: a larger one makes rounding larger
 _WARM_UP: Final = 10  # steps that are not timed; PowerSGD sends whole gradients in these
 
 
@@ -47,7 +48,7 @@ def trained(
 ) -> tuple[list[float], float]:
     """Train, and return the loss of each step and the median seconds of a step."""
     options = ["--data.store", DEMO, "--train", "all", "--no-auto", "--features.no-cached"]
-    options += ["--batch.global-batch-size", 16, "--batch.lr", 0.01, "--batch.lr-all", 0.01]
+    options += ["--batch.global-batch-size", 16, "--batch.lr", LR, "--batch.lr-all", LR]
     options += ["--optimizer.name", "sgd", "--device.kind", "cpu", "--device.threads", 1]
     options += ["--device.memory-format", "contiguous", "--device.sync-batchnorm"]
     options += ["--stopping.no-early", "--schedule.max-steps", steps, "--run.log-every", 1]
