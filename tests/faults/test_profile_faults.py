@@ -159,7 +159,7 @@ def test_a_profile_continues_without_the_probes_that_hang(monkeypatch: pytest.Mo
     task.on_loss = hangs_where(lambda num: num > 4 or num == 2, begun)
     state = torch.get_rng_state()
     found = profile(task)
-    assert begun == [8, 2, 2], "the sweep, the replays and the noise scale"
+    assert begun == [8, 2, 2, 2], "the size, the sweep, the replays and the noise scale"
     assert max(found.step_by_batch_s) <= 4
     assert (found.op_replays, found.noise_scale) == ({}, None)
     assert found.replay_host_s is not None

@@ -126,6 +126,8 @@ sizes = st.builds(
     kept=st.sampled_from((10**3, 10**7)),
     unit=st.just(10**3),
     divided=st.sampled_from((0, 1000)),
+    shares=st.just(6),
+    num_cuts=st.just(12),
     cut=st.sampled_from((None, 10**4)),
 )
 profiles = st.builds(

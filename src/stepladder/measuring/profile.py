@@ -50,6 +50,7 @@ from stepladder.measuring.steps import StepTimes, input_bytes, measure_steps
 from stepladder.measuring.subject import Subject, open_subject
 from stepladder.measuring.sweep import Sweep, choose_sizes, measure_sweep
 from stepladder.measuring.watchdog import MIN_DEADLINE_S, PROBE_S, attempt
+from stepladder.records.model_size import ModelSize
 from stepladder.records.profile import Curve, Profile, Provenance, is_mostly_conv
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
@@ -282,7 +283,7 @@ class _Measuring:
             "num_test": len(test) if test is not None else 0,
             "no_advice_because": steps.no_advice_because,
             "example_bytes": self._example_bytes(),
-            "size": self._once("size", lambda: job_size(subject)),
+            "size": self._once("size", self._measure_size),
             "store_encoding": store_encoding(subject.task),
             "source_pixels": self._once("source_pixels", lambda: source_pixels(subject.task)),
             "stored_bytes": stored_bytes(subject.task),
@@ -433,6 +434,15 @@ class _Measuring:
             foretold_s=self._budgets_s["replays"] + self.steps.step_s,
             at_least_s=MIN_DEADLINE_S,  # emulated 16-bit operations on a CPU are slow
         ).value
+
+    def _measure_size(self) -> ModelSize | None:
+        """Return what decides how the model is divided; None if a pass of two examples fails."""
+        found = attempt(
+            lambda: job_size(self.subject),
+            foretold_s=4 * self.steps.step_s,
+            at_least_s=PROBE_S,
+        )
+        return found.value
 
     def _measure_noise(self) -> NoiseScale:
         has_features = self.head is not None and self.trunk is not None

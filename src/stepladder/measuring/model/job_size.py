@@ -10,13 +10,10 @@ from stepladder.training.setup.memory import size_of_job, two_examples
 def job_size(subject: Subject) -> ModelSize | None:
     """Return the bytes of a job's model and step; None if its layers cannot be seen.
 
-    Compiled code shows no layers, and neither does a model with tensors of its own kind.
+    Compiled code shows no layers.
     """
     recipe = subject.recipe
     if recipe.device.compile or recipe.features.cached or recipe.device.divides_model:
         return None
-    try:
-        example = two_examples(recipe, subject.sources, subject.device)
-        return size_of_job(recipe, subject.task, subject.model, example)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        return None
+    example = two_examples(recipe, subject.sources, subject.device)
+    return size_of_job(recipe, subject.task, subject.model, example)

@@ -34,8 +34,9 @@ class AllReduce(Rung):
         """Refuse on one device, on GPUs, and if PyTorch's own is the fastest anyway."""
         if recipe.device.all_reduce is not Choices.NATIVE:
             return "already on"
-        if recipe.device.count == 1:
-            return "one device has nothing to add up"
+        if recipe.device.count == 1 or recipe.device.divides_model:
+            is_one = recipe.device.count == 1
+            return "one device has nothing to add up" if is_one else "PyTorch adds up the parts"
         if profile.device != "cpu":
             return "on GPUs, NCCL chooses an algorithm by size itself"
         if recipe.device.gradient_compression is GradientCompression.POWER_SGD:

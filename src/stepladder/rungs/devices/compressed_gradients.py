@@ -38,8 +38,9 @@ class CompressedGradients(Rung):
         """Refuse on one device, for gradients of 16 bits, and if rounding takes what it saves."""
         if recipe.device.gradient_compression is not GradientCompression.NONE:
             return "already on"
-        if recipe.device.count == 1:
-            return "one device sends no gradients"
+        if recipe.device.count == 1 or recipe.device.divides_model:
+            is_one = recipe.device.count == 1
+            return "one device sends no gradients" if is_one else "PyTorch sends the parts"
         if recipe.device.precision is Precision.FP16_MASTER:
             return "the gradients have 16 bits already"
         devices = devices_of(profile, recipe)

@@ -42,6 +42,8 @@ class LocalSgd(Rung):
             return "already on"
         if recipe.device.count == 1:
             return "one device waits for no other"
+        if recipe.device.divides_model:
+            return "each worker has all of the model"
         return _why_no_workers(recipe) or _why_no_gain(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:

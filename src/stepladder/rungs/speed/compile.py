@@ -38,6 +38,8 @@ class Compile(Rung):
         """Refuse if it is on, or if there is no C++ compiler."""
         if recipe.device.compile:
             return "already on"
+        if recipe.device.divides_model:
+            return "it has not been tried with a model that is divided among devices"
         return None if profile.has_compiler else "no C++ compiler on this machine"
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:

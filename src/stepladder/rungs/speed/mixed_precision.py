@@ -34,6 +34,8 @@ class MixedPrecision(Rung):
             return "already on"
         if profile.device == "cpu" and not profile.has_bf16:
             return "this CPU has no bf16 instructions"
+        if recipe.device.divides_model and not profile.has_bf16:
+            return "fp16 has not been tried with a model that is divided among devices"
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
