@@ -120,10 +120,10 @@ devices_of_fit = st.builds(
 )
 sizes = st.builds(
     ModelSize,
-    weights=num_bytes,
-    trained=num_bytes,
-    states=num_bytes,
-    kept=st.sampled_from((10**3, 10**7)),
+    weights=st.sampled_from((4 * 10**8, 10**6)),  # three times that is more than 10**9
+    trained=st.sampled_from((4 * 10**8, 10**6)),
+    states=st.sampled_from((4 * 10**8, 10**6)),
+    kept=st.sampled_from((10**3, 10**3, 10**7)),
     unit=st.just(10**3),
     divided=st.sampled_from((0, 1000)),
     shares=st.just(6),
