@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from collections.abc import Callable
 
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
@@ -38,11 +37,7 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether malloc was configured.
     """
-    mallopt = _mallopt()
-    if mallopt is None:
-        return False
-    keeps_large = any(mallopt(_MMAP_THRESHOLD, size) == 1 for size in _LARGEST_BLOCK_BYTES)
-    return keeps_large and mallopt(_TRIM_THRESHOLD, _NEVER_TRIM) == 1
+    return _configure(_LARGEST_BLOCK_BYTES, _NEVER_TRIM)
 
 
 def return_freed_memory() -> bool:
@@ -55,19 +50,20 @@ def return_freed_memory() -> bool:
     Returns:
         Whether malloc was configured.
     """
-    mallopt = _mallopt()
-    if mallopt is None:
-        return False
-    returns_large = mallopt(_MMAP_THRESHOLD, _LARGE_BYTES) == 1
-    return returns_large and mallopt(_TRIM_THRESHOLD, _LARGE_BYTES) == 1
+    return _configure((_LARGE_BYTES,), _LARGE_BYTES)
 
 
-def _mallopt() -> Callable[[int, int], int] | None:
-    """Return glibc's function; None: another C library, or the user has configured malloc."""
+def _configure(mmap_bytes: tuple[int, ...], trim_bytes: int) -> bool:
+    """Set the size from which a block is a mapping of its own, and what is kept at the heap's end.
+
+    Args:
+        mmap_bytes: sizes, of which the first that glibc accepts is used.
+    """
     if platform.libc_ver()[0] != "glibc" or any(os.environ.get(name) for name in _OWN_SETTINGS):
-        return None
+        return False
     try:
-        found: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
+        mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
-        return None
-    return found
+        return False
+    is_set = any(mallopt(_MMAP_THRESHOLD, size) == 1 for size in mmap_bytes)
+    return is_set and mallopt(_TRIM_THRESHOLD, trim_bytes) == 1

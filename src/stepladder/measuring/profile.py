@@ -184,7 +184,7 @@ def take_profile(
             folder = stack.enter_context(TemporaryDirectory(prefix="stepladder-compile-"))
             stack.enter_context(cold_compiler(recipe.device, Path(folder), device))
         subject = stack.enter_context(open_subject(recipe, task, sources, device=device))
-        if not known.knows(memory_key("size", recipe)):  # later, freed memory is kept
+        if known.is_new and not recipe.features.cached:  # later, freed memory is kept
             require_memory(recipe, task, subject.model, sources, device=device)
         measuring = _Measuring(
             subject=subject,

@@ -30,6 +30,11 @@ class ProfileMemory:
 
     _values: dict[Hashable, Any] = field(default_factory=dict)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether this is the first profile of the job in this process."""
+        return not self._values
+
     def copy(self) -> ProfileMemory:
         """Return a memory of the same values, to which others can be added."""
         return ProfileMemory(dict(self._values))
@@ -57,6 +62,10 @@ def _relevant(name: str, recipe: Recipe) -> Hashable:
         return recipe.device.precision, recipe.device.threads, recipe.model.name
     if name in {"disk", "link"}:  # of the store, which is the same for all recipes of a job
         return None
+    if name == "size":  # of the model, and of what a step keeps of an example
+        device = recipe.device
+        kept = device.precision, device.memory_format, device.gradient_checkpointing, device.compile
+        return recipe.train, recipe.model, recipe.head, recipe.optimizer.name, kept
     if name == "save":  # of the trained weights and the optimizer's state
         model = replace(recipe.model, fold_batchnorm=False)
         has_master = recipe.device.precision is Precision.FP16_MASTER

@@ -8,12 +8,12 @@ from stepladder.training.setup.memory import size_of_job, two_examples
 
 
 def job_size(subject: Subject) -> ModelSize | None:
-    """Return the bytes of a job's model and step; None if its layers cannot be seen.
+    """Return the bytes of a job's model and step; None if it is frozen, or its layers are not seen.
 
     Compiled code shows no layers.
     """
     recipe = subject.recipe
-    if recipe.device.compile or recipe.features.cached or recipe.device.divides_model:
+    if recipe.device.compile or subject.is_trunk_frozen or recipe.device.divides_model:
         return None
     example = two_examples(recipe, subject.sources, subject.device)
     return size_of_job(recipe, subject.task, subject.model, example)

@@ -13,6 +13,7 @@ Source: Krizhevsky 2014, arXiv:1404.5997, section 3 (what each kind sends); Rajb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +21,8 @@ from typing import Final
 
 from stepladder.records.model_size import ModelSize
 
-_PARTS_OF_A_STAGE: Final = 4  # micro-batches, see pipeline.py
+PARTS_OF_A_STAGE: Final = 4
+"""Micro-batches of a pipeline for each of its stages, unless the user sets their number."""
 
 
 class Kind(StrEnum):
@@ -77,7 +79,7 @@ def memory_of(
         found[Kind.TENSOR] = fixed + num * (size.kept - size.inner + size.inner / devices)
     if size.cut is not None and size.num_cuts >= devices - 1:
         # 1F1B: a stage keeps as many parts of the batch as there are stages
-        in_flight = min(1.0, devices / min(num, _PARTS_OF_A_STAGE * devices))
+        in_flight = min(1.0, devices / min(num, PARTS_OF_A_STAGE * devices))
         fixed = (size.fixed + size.copies) / devices
         found[Kind.PIPELINE] = fixed + num * size.kept * in_flight / devices
     return found
@@ -106,16 +108,14 @@ def choose(
     """
     needs = memory_of(size, devices=devices, batch=batch, at_once=at_once)
     sends = traffic_of(size, devices=devices, batch=batch)
-    possible = [kind for kind in Kind if kind in needs]
-    if batch < devices:  # some would have nothing to compute
-        possible = [kind for kind in possible if kind in _SHARE_EXAMPLES]
-    kind = next((kind for kind in possible if needs[kind] <= memory), None)
-    is_short = batch < devices
-    parts = [_memory_words(kind, needs, memory), _traffic_words(sends)]
-    if kind is None:
-        parts.pop()
-    start = f"batch {batch} for {devices} devices: " if is_short else ""
-    return Choice(kind=kind, memory=needs, traffic=sends, reason=start + "; ".join(parts))
+    is_short = batch < devices  # some copies would have nothing to compute
+    possible = _SHARE_EXAMPLES if is_short else tuple(Kind)
+    kind = next((one for one in possible if needs.get(one, math.inf) <= memory), None)
+    reason = f"batch {batch} for {devices} devices: " if is_short else ""
+    reason += _memory_words(kind, needs, memory)
+    if kind is not None:
+        reason += f"; {_traffic_words(sends)}"
+    return Choice(kind=kind, memory=needs, traffic=sends, reason=reason)
 
 
 def _memory_words(kind: Kind | None, needs: Mapping[Kind, float], memory: float) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stepladder.data.batch import Batch
 from stepladder.errors import DataError
@@ -122,7 +122,7 @@ def join(batch: Batch, groups: Groups, *, is_stand_in: bool) -> Joined:
     joined = [_rows(leaf, counts, groups) for leaf in leaves]
     start = sum(counts[: groups.part])
     return Joined(
-        batch=_batch(joined, tree),
+        batch=Batch(*tree_unflatten(joined, tree)),
         counts=tuple(counts),
         start=start,
         stop=start + counts[groups.part],
@@ -131,16 +131,11 @@ def join(batch: Batch, groups: Groups, *, is_stand_in: bool) -> Joined:
     )
 
 
-def _batch(leaves: list[Any], tree: TreeSpec) -> Batch:
-    return Batch(*tree_unflatten(leaves, tree))
-
-
-def _rows(leaf: Any, counts: list[int], groups: Groups) -> Any:
-    """Return a tensor of all ranks; other values are those of this rank."""
-    if not isinstance(leaf, Tensor):
-        return leaf
-    device = _device_of(groups)
-    return gather_rows(leaf.to(device), counts, groups).to(leaf.device)
+def _rows(leaf: Tensor | None, counts: list[int], groups: Groups) -> Tensor | None:
+    """Return a tensor of all ranks, on its device."""
+    if leaf is None:
+        return None
+    return gather_rows(leaf.to(_device_of(groups)), counts, groups).to(leaf.device)
 
 
 def gather_rows(own: Tensor, counts: list[int] | tuple[int, ...], groups: Groups) -> Tensor:
@@ -199,7 +194,7 @@ class OwnRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, losses: Tensor, joined: Joined, groups: Groups) -> Tensor:
         """Return this rank's losses."""
-        ctx.joined, ctx.groups, ctx.num = joined, groups, losses.numel()
+        ctx.joined, ctx.groups = joined, groups
         return joined.own(losses).clone()
 
     @staticmethod

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from stepladder.data.batch import Batch
 from stepladder.errors import UsageError
 from stepladder.models.forwards import Replacement, own_forward, set_forward
 from stepladder.models.sharded_tensors import set_holder
+from stepladder.parallel.divided.choice import PARTS_OF_A_STAGE
 from stepladder.parallel.divided.contract import DividedModel, Losses
 from stepladder.parallel.divided.cuts import (
     Anatomy,
@@ -35,8 +36,6 @@ from stepladder.parallel.divided.cuts import (
 )
 from stepladder.parallel.divided.joint import Groups, Joined, join
 from stepladder.parallel.world import World
-
-_PARTS_OF_A_STAGE: Final = 4
 
 
 class _Called(Exception):  # noqa: N818  (not an error: ends a pass early)
@@ -170,6 +169,7 @@ class PipelineModel(DividedModel):
         self._groups = Groups(world, num, device)
         self._num, self._device = num, device
         self._schedule, self._micro_batches = schedule, micro_batches
+        self._like: Tensor | None = None  # an example as the model gets it
         self._port = Port(model)
         set_forward(model, self._port)
         before = torch.get_rng_state()
@@ -181,8 +181,7 @@ class PipelineModel(DividedModel):
                 why="The first stage and the last one compute them in different processes.",
                 fix="Draw them in augment() of the Task, or use --device.sharded.",
             )
-        self._like = torch.empty_like(inputs[:1], device="meta")
-        self._output = self._like
+        self._like = self._output = torch.empty_like(inputs[:1], device="meta")
         anatomy, self.cuts = self._choose(inputs, autocast)
         self._stages = self._keep_own(anatomy)
         bounds = [None, *self.cuts, None]
@@ -191,8 +190,6 @@ class PipelineModel(DividedModel):
         self._after = bounds[part + 1]
         self._stage = Stage(model, self._before, self._after, self._like)
         self._made: dict[tuple[int, int], Any] = {}
-        self._joined: Joined | None = None
-        self._found: list[Any] = []
 
     # -- a step --------------------------------------------------------------------------------
 
@@ -270,7 +267,7 @@ class PipelineModel(DividedModel):
         Raises:
             UsageError: if not.
         """
-        like = getattr(self, "_like", None)
+        like = self._like
         if like is None or (inputs.shape[1:], inputs.dtype) == (like.shape[1:], like.dtype):
             return
         raise UsageError(
@@ -305,7 +302,7 @@ class PipelineModel(DividedModel):
 
     def _divided(self, num_examples: int) -> tuple[int, int]:
         """Return the number of parts of some examples, and the size of each."""
-        wanted = self._micro_batches or _PARTS_OF_A_STAGE * self._num
+        wanted = self._micro_batches or PARTS_OF_A_STAGE * self._num
         size = -(-num_examples // wanted)
         num_parts = -(-num_examples // size)
         if self._schedule is PipelineSchedule.ONE_F_ONE_B:
@@ -343,6 +340,7 @@ class PipelineModel(DividedModel):
             shape, dtype = cut.shape, cut.dtype
             return torch.empty((size, *shape), dtype=dtype, device="meta", requires_grad=True)
         like = self._output if is_output else self._like
+        assert like is not None
         empty = torch.empty((size, *like.shape[1:]), dtype=like.dtype, device="meta")
         return empty.requires_grad_(is_output)
 

@@ -9,6 +9,7 @@ arXiv:1910.02054, stage 3.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -87,18 +88,14 @@ class ShardedCalls(nn.Module):
 
 def units_of(model: nn.Module) -> list[nn.Module]:
     """Return the parts of a model that are put together one at a time; none shares a weight."""
-    num_users: dict[int, int] = {}
-    for module in model.modules():
-        for weight in module.parameters(recurse=False):
-            num_users[id(weight)] = num_users.get(id(weight), 0) + 1
-    total = _num_bytes(model)
+    shared, total = shared_weights(model), _num_bytes(model)
 
     def walk(module: nn.Module) -> Iterator[nn.Module]:
         for child in module.children():
             size = _num_bytes(child)
             if size < _LEAST_FRAC * total:
                 continue
-            is_shared = any(num_users[id(weight)] > 1 for weight in child.parameters())
+            is_shared = any(id(weight) in shared for weight in child.parameters())
             is_container = isinstance(child, (nn.Sequential, nn.ModuleList, nn.ModuleDict))
             # attention uses the weights of its parts without calling them
             has_parts = any(True for _ in child.children()) and not isinstance(
@@ -110,6 +107,12 @@ def units_of(model: nn.Module) -> list[nn.Module]:
                 yield child
 
     return list(walk(model))
+
+
+def shared_weights(model: nn.Module) -> set[int]:
+    """Return the ids of weights that more than one module uses."""
+    uses = Counter(id(w) for one in model.modules() for w in one.parameters(recurse=False))
+    return {weight for weight, num in uses.items() if num > 1}
 
 
 def _num_bytes(module: nn.Module) -> int:

@@ -16,6 +16,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from stepladder.parallel.divided.sharding import shared_weights
+
 _MLPS: Final = (("fc1", "fc2"), ("linear1", "linear2"))  # of timm; of torch's encoder layer
 _ELEMENTWISE: Final = (
     nn.Identity,
@@ -54,15 +56,12 @@ def pairs_of(model: nn.Module) -> list[Pair]:
     Known are the attention and MLP of timm's transformers, the MLP of torch's encoder layers, and
     linear layers in a Sequential with nothing but activations and dropout between.
     """
-    num_users: dict[int, int] = {}
-    for module in model.modules():
-        for weight in module.parameters(recurse=False):
-            num_users[id(weight)] = num_users.get(id(weight), 0) + 1
+    shared = shared_weights(model)
     found: dict[str, Pair] = {}
     for name, module in model.named_modules():
         for pair in (*_attention(name, module), *_mlp(name, module), *_sequential(name, module)):
             layers = [model.get_submodule(layer) for layer in (pair.columns, pair.rows)]
-            is_shared = any(num_users[id(w)] > 1 for one in layers for w in one.parameters())
+            is_shared = any(id(w) in shared for one in layers for w in one.parameters())
             if pair.columns not in found and not is_shared:
                 found[pair.columns] = pair
     return list(found.values())

@@ -84,7 +84,9 @@ def require_memory(
     num = max(world.size, recipe.device.count)
     if recipe.device.divides_model and num == 1:
         return None
-    free = _free_bytes(device) / (world.local_size if device.type == "cpu" else 1)
+    # processes of one machine share its memory; a world of one may plan for several
+    sharing = 1 if device.type == "cuda" else num if world.is_alone else world.local_size
+    free = _free_bytes(device) / sharing
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     numbers = spec_of(recipe.optimizer.name).state_numbers
     grads = sum(weight.nbytes for weight in trained)
@@ -100,6 +102,8 @@ def require_memory(
     if needed + held <= free:
         return None
     where = "this GPU" if device.type == "cuda" else "this machine"
+    if sharing > 1:
+        where = f"each of {sharing} processes of {where}"
     what = (
         f"a step needs {size_words(needed + held)} on {where} beside the model, of which "
         f"{size_words(free)} are free: gradients {size_words(grads * part)}, optimizer "

@@ -98,14 +98,15 @@ def test_activations_that_may_not_fit_are_a_warning(free: Any, sources: Sources)
     ids=["sharded", "pipeline", "tensor"],
 )
 def test_a_model_in_parts_needs_a_part(free: Any, sources: Sources, device: DeviceConfig) -> None:
-    free(1.2)
-    with pytest.raises(ResourceError):
-        look(RECIPE, sources)
+    """Of four processes that share the memory of a machine, so that copies would need 12 times."""
+    free(4 * 1.2)
+    with pytest.raises(ResourceError, match="each of 4 processes of this machine"):
+        look(replace(RECIPE, device=DeviceConfig(count=4)), sources)
     assert look(replace(RECIPE, device=device), sources) is None
 
 
 def test_two_stages_on_four_devices_halve_it(free: Any, sources: Sources) -> None:
-    free(1.2)
+    free(4 * 1.2)
     with pytest.raises(ResourceError):
         look(replace(RECIPE, device=DeviceConfig(count=4, pipeline_stages=2)), sources)
 
