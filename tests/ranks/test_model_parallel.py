@@ -32,6 +32,22 @@ def test_two_ranks_train_and_save_as_one_process(start: Start, tmp_path: Path, k
     assert has_no_process(tmp_path)
 
 
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((PIPELINE, "4"), "--devices 4 divides it"),
+        (("--device.sharded",), "--devices 2 divides it"),
+    ],
+    ids=["pipeline", "sharded"],
+)
+def test_on_one_device_it_says_that_nothing_is_divided(
+    start: Start, words: tuple[str, ...], said: str
+) -> None:
+    printed = trained(start, "run", "--epochs", "1", *words, task="Blocks")
+    assert said in printed
+
+
 def assert_same_predictions(one: Path, other: Path) -> None:
     """Check what the best weights predict at the end."""
     rows, others = (read_predictions(run) for run in (one, other))

@@ -137,6 +137,7 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
             "process for each"
         )
     found += _of_power_sgd(recipe) + _of_order(recipe) + _without_effect(recipe.asynchronous)
+    found += _of_division(recipe) if run.world.is_alone else []
     if recipe.batch.global_batch_size > run.num_train:
         found.append(
             f"a batch has {recipe.batch.global_batch_size} examples, but there are only "
@@ -201,6 +202,15 @@ def _of_order(recipe: Recipe) -> list[str]:
         "time decides in which order workers change the weights, so that another run gives "
         "others despite --deterministic; --asynchronous.simulate gives the same"
     ]
+
+
+def _of_division(recipe: Recipe) -> list[str]:
+    """Return a warning that one device has all of the model, whatever the recipe says."""
+    config = recipe.device
+    if not config.divides_model:
+        return []
+    num = max(2, config.tensor_parallel, config.pipeline_stages)
+    return [f"device.{config.division} has no effect on one device; --devices {num} divides it"]
 
 
 def _of_power_sgd(recipe: Recipe) -> list[str]:
