@@ -219,7 +219,9 @@ def test_a_dry_run_ends_what_it_started_and_removes_what_a_killed_run_left(
             fcntl.flock(lock, fcntl.LOCK_EX)
             stepladder.train(config=config, task=f"{TASKS}:Plain", dry_run=True)
             assert list(memory.iterdir()) == [used]
-    names = [child.cmdline() for child in psutil.Process().children(recursive=True)]
+    children = psutil.Process().children(recursive=True)
+    alive = [one for one in children if one.status() != psutil.STATUS_ZOMBIE]
+    names = [child.cmdline() for child in alive]
     assert not any("stepladder.training.asynchronous.worker" in one for one in names)
 
 
