@@ -30,6 +30,7 @@ ROOMS = (
     "measuring",
     "diagnosis",
     "checks",
+    "planning",
     "rungs",
     "ladder",
     "watching",

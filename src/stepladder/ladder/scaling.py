@@ -16,11 +16,11 @@ from stepladder.config.recipe import Recipe
 from stepladder.machine import num_cores
 from stepladder.measuring.ranks.ablation import Ablation, measure_ablation
 from stepladder.measuring.saving import checkpoints_s
+from stepladder.planning.hardware.gpus import Gpu, price_per_hour
 from stepladder.records.ladder import Interval
 from stepladder.records.profile import TrainingTime
 from stepladder.records.scaling import WORDS, Part, Scaling, ScalingPoint
 from stepladder.rungs import GPUS, read_gpus
-from stepladder.rungs.devices.gpus import Gpu, price_per_hour
 from stepladder.rungs.devices.more_machines import ASSUMED_GBIT_S, ring_s
 from stepladder.stats.estimates import mean_estimate
 from stepladder.stats.maxima import expected_max

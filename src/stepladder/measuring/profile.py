@@ -23,6 +23,7 @@ from stepladder.measuring.facts import (
     stored_bytes,
 )
 from stepladder.measuring.model.flops import Peaks, measure_peaks, model_flops_utilisation
+from stepladder.measuring.model.gradients import measure_gradients
 from stepladder.measuring.model.head import (
     TrunkTime,
     look_again,
@@ -51,7 +52,7 @@ from stepladder.measuring.subject import Subject, open_subject
 from stepladder.measuring.sweep import Sweep, choose_sizes, measure_sweep
 from stepladder.measuring.watchdog import MIN_DEADLINE_S, PROBE_S, attempt
 from stepladder.records.model_size import ModelSize
-from stepladder.records.profile import Curve, Profile, Provenance, is_mostly_conv
+from stepladder.records.profile import Curve, Gradient, Profile, Provenance, is_mostly_conv
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.features.feature_pass import batch_size_on, num_views
@@ -284,6 +285,7 @@ class _Measuring:
             "no_advice_because": steps.no_advice_because,
             "example_bytes": self._example_bytes(),
             "size": self._once("size", self._measure_size),
+            "gradients": self._once("gradients", self._measure_gradients),
             "store_encoding": store_encoding(subject.task),
             "source_pixels": self._once("source_pixels", lambda: source_pixels(subject.task)),
             "stored_bytes": stored_bytes(subject.task),
@@ -443,6 +445,17 @@ class _Measuring:
             at_least_s=PROBE_S,
         )
         return found.value
+
+    def _measure_gradients(self) -> tuple[Gradient, ...]:
+        """Return when gradients are known; nothing if the model is compiled, or a pass fails."""
+        if self.recipe.device.compile or self.stepping.parts.divided is not None:
+            return ()
+        found = attempt(
+            lambda: measure_gradients(self.stepping),
+            foretold_s=4 * self.steps.step_s,
+            at_least_s=PROBE_S,
+        )
+        return found.value or ()
 
     def _measure_noise(self) -> NoiseScale:
         has_features = self.head is not None and self.trunk is not None

@@ -62,7 +62,7 @@ def _relevant(name: str, recipe: Recipe) -> Hashable:
         return recipe.device.precision, recipe.device.threads, recipe.model.name
     if name in {"disk", "link"}:  # of the store, which is the same for all recipes of a job
         return None
-    if name == "size":  # of the model, and of what a step keeps of an example
+    if name in {"size", "gradients"}:  # of the model, and of what a step keeps of an example
         device = recipe.device
         kept = device.precision, device.memory_format, device.gradient_checkpointing, device.compile
         return recipe.train, recipe.model, recipe.head, recipe.optimizer.name, kept

@@ -18,7 +18,8 @@ class Provenance(StrEnum):
 
     measured: timed or counted on this machine. read: from a file, a config or a library. assumed: a
     typical value. modelled: computed from other numbers. replayed: from single operations, or from
-    training only the head on features of the frozen trunk.
+    training only the head on features of the frozen trunk. fitted: a constant of a formula, to
+    measured times.
     """
 
     MEASURED = "measured"
@@ -26,6 +27,7 @@ class Provenance(StrEnum):
     ASSUMED = "assumed"
     MODELLED = "modelled"
     REPLAYED = "replayed"
+    FITTED = "fitted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,19 @@ class Curve:
     epochs_to_stop: float | None
     stops: EpochRange | None = None
     provenance: Provenance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient:
+    """Gradients that are known at the same time, in a backward pass.
+
+    Attributes:
+        num_bytes: of them.
+        ready_frac: share of the backward pass after which they are known, in [0, 1].
+    """
+
+    num_bytes: int
+    ready_frac: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +232,8 @@ class Profile:
         devices: several devices; None: the climb may use only one, or has not come to them.
         machines: those of all machines under a launcher; None: there is one, or as above.
         size: what decides how the model is divided among devices; None: not measured.
+        gradients: of the trained weights, in the order in which a backward pass has them; empty:
+            not measured.
         provenance: by field name.
     """
 
@@ -288,6 +305,7 @@ class Profile:
     devices: Devices | None = None
     machines: Devices | None = None
     size: ModelSize | None = None
+    gradients: tuple[Gradient, ...] = ()
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepladder.planning.hardware.gpus import GPUS, Gpu
 from stepladder.rungs.accuracy.add_normalisation import AddNormalisation
 from stepladder.rungs.accuracy.augmentation import Augmentation
 from stepladder.rungs.accuracy.dropout import Dropout
@@ -17,7 +18,6 @@ from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.all_reduce import AllReduce
 from stepladder.rungs.devices.compressed_gradients import CompressedGradients
 from stepladder.rungs.devices.gpu import UseGpu
-from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.devices.larger_gpu import LargerGpu
 from stepladder.rungs.devices.local_sgd import LocalSgd
 from stepladder.rungs.devices.more_gpus import MoreGpus

@@ -102,6 +102,12 @@ COMMANDS = (
         "collectives",
     ),
     Command(
+        "plan",
+        _TRAIN,
+        "Predict a training on other machines: time, price, and what limits it.",
+        "plan",
+    ),
+    Command(
         "watch",
         _TRAIN,
         "Run an unmodified training script; report what is slow or wrong in it.",

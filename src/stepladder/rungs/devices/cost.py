@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stepladder.planning.hardware.gpus import Gpu, price_per_hour
 from stepladder.records.profile import Profile
-from stepladder.rungs.devices.gpus import Gpu, price_per_hour
 from stepladder.training.output.wording import percent
 
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from stepladder.config.choices import DeviceChoice
 from stepladder.config.recipe import Recipe
+from stepladder.planning.hardware.gpus import GPUS, Gpu
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile, TrainingTime, is_mostly_conv
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.formulas import (
     model_s,
     num_views,

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from stepladder.config.choices import Precision
 from stepladder.config.recipe import Recipe
+from stepladder.planning.hardware.gpus import GPUS, Gpu, gpu_named
+from stepladder.planning.hardware.speed import Rates, roofline_gain
 from stepladder.records.ladder import Exactness, Prediction
-from stepladder.records.profile import Profile, is_mostly_conv
+from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.devices.gpus import GPUS, Gpu, gpu_named
 from stepladder.rungs.formulas import predict_time, scale_model
-
-_COMPUTE_BOUND_MFU = 0.5
-"""Model FLOPs utilisation from which the peak, not the bandwidth, is the limit."""
 
 
 class LargerGpu(Rung):
@@ -61,37 +58,25 @@ class LargerGpu(Rung):
         return recipe
 
     def _predict_for(self, gpu: Gpu, profile: Profile, recipe: Recipe) -> Prediction:
-        """Scale the model's share of the time to another GPU's roofline.
-
-            attained = min(peak, intensity x bandwidth)
-
-        If this GPU attains half of its peak, the peaks are compared; otherwise the intensity is
-        derived from the attained FLOP/s and the bandwidth, as if memory were the only limit.
-        """
-        peak, bandwidth = profile.peak_flops_per_s or 1.0, profile.bandwidth_bytes_per_s or 1.0
-        own = self._own(profile)
-        is_fp32 = recipe.device.precision is Precision.FP32
-        is_conv = is_mostly_conv(profile.conv_frac)
-        has_conv = is_conv and gpu.tf32_flops_per_s is not None
-        if own is not None:  # compare like with like: data sheet with data sheet
-            peak = own.flops_per_s(recipe.device.precision, has_conv=has_conv)
-            bandwidth = own.bytes_per_s
-        elif is_fp32 and is_conv and not has_conv:
-            peak = min(peak, gpu.fp32_flops_per_s)  # this GPU may use TF32: a cautious estimate
-        more_flops = gpu.flops_per_s(recipe.device.precision, has_conv=has_conv) / peak
-        more_bytes = gpu.bytes_per_s / bandwidth
-        if profile.mfu is None:
-            speed = min(more_flops, more_bytes)
-        elif profile.mfu >= _COMPUTE_BOUND_MFU:
-            speed = more_flops
-        else:
-            speed = min(more_flops / max(profile.mfu, 1e-6), more_bytes)
+        """Scale the model's share of the time to another GPU's roofline; see `roofline_gain`."""
+        gain = roofline_gain(
+            Rates.of_profile(profile), gpu, recipe.device.precision, own=self._own(profile)
+        )
+        assert gain is not None, "why_not checks that peak and bandwidth are known"
         note = f"{gpu.name}: an upper bound, as kernel launches and host work take as long"
         if gpu.price_per_hour is not None:
             note += f"; {gpu.price_per_hour:g} per hour"
-        inputs = {"more_flops": more_flops, "more_bytes": more_bytes, "speed": speed}
+        inputs = {
+            "more_flops": gain.more_flops,
+            "more_bytes": gain.more_bytes,
+            "speed": gain.speed,
+        }
         return predict_time(
-            self.name, profile, scale_model(profile, recipe, 1 / speed), inputs=inputs, note=note
+            self.name,
+            profile,
+            scale_model(profile, recipe, 1 / gain.speed),
+            inputs=inputs,
+            note=note,
         )
 
     def _own(self, profile: Profile) -> Gpu | None:

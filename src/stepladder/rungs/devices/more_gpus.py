@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from stepladder.config.recipe import Recipe
+from stepladder.planning.hardware.gpus import GPUS, Gpu
 from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Devices, Profile, TrainingTime
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.cost import cost_words, times_price
-from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.formulas import predict_time, with_one_time
 from stepladder.training.output.wording import percent
 

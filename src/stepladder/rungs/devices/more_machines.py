@@ -6,11 +6,15 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from stepladder.config.recipe import Recipe
+from stepladder.planning.costs.all_reduce import ring_s as planned_ring_s
+from stepladder.planning.hardware.gpus import GPUS, Gpu
+from stepladder.planning.job import evenly
+from stepladder.planning.step.step import StepInputs, step_time
+from stepladder.records.collectives import Link
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.cost import cost_words, times_price
-from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.devices.more_gpus import (
     backward_frac,
     batch_words,
@@ -26,7 +30,6 @@ _MACHINES: Final = 2
 ASSUMED_GBIT_S: Final = 10.0  # Ethernet of common servers
 _LATENCY_S: Final = 1e-4
 """Assumed time of an empty message between two machines on Ethernet, with TCP."""
-_BUCKET_BYTES: Final = 25 * 1024**2
 _START_S: Final = 3.0
 """Assumed time until processes have imported PyTorch and met, where it is not measured."""
 
@@ -70,7 +73,8 @@ class MoreMachines(Rung):
 
             step' = max(t(b / 2) + exposed exchange, time of the loader / 2),  t(b) = a + c b
 
-        Bytes travel while gradients are computed, except for the last bucket. Each machine reads
+        Bytes travel while gradients are computed, in the order in which these are ready, as
+        `planning.step.step_time` has it. Each machine reads
         and validates its own half. Starting the processes is added once.
         """
         now, batch = profile.time, recipe.batch.global_batch_size
@@ -80,9 +84,16 @@ class MoreMachines(Rung):
         shrink = half_s / whole_s if whole_s > 0 else 1.0
         computed_s = now.step_s - min(model_s(profile), now.step_s) * (1 - shrink)
         exchange_s = self._exchange_s(profile.trainable_bytes)
-        hidden_s = shrink * model_s(profile) * backward_frac(profile)
-        last_s = self._exchange_s(min(profile.trainable_bytes, _BUCKET_BYTES))
-        exposed_s = max(last_s, exchange_s - hidden_s)
+        exposed_s = step_time(
+            StepInputs(
+                fixed_s=shrink * model_s(profile),
+                per_example_s=0.0,
+                backward_frac=backward_frac(profile),
+                gradients=profile.gradients or evenly(profile.trainable_bytes),
+                all_reduce=self._exchange_s,
+                num_devices=_MACHINES,
+            )
+        ).communication
         floor_s = min(now.step_s, loader_floor_s(profile, recipe)) / _MACHINES
         step_s = max(computed_s + exposed_s, floor_s)
         after = with_one_time(
@@ -123,9 +134,10 @@ class MoreMachines(Rung):
 
 
 def ring_s(num_bytes: float, machines: int, network_gbit_s: float) -> float:
-    """Return the seconds of a ring all-reduce: 2 (p - 1) messages of n / p bytes."""
+    """Return the seconds of a ring all-reduce between machines."""
     bytes_per_s = network_gbit_s * 1e9 / 8
-    return 2 * (machines - 1) * (_LATENCY_S + num_bytes / machines / bytes_per_s)
+    link = Link.plain(alpha_s=_LATENCY_S, beta_s=1 / bytes_per_s)
+    return planned_ring_s(machines, num_bytes, link)
 
 
 class TriedMachines(MoreMachines):

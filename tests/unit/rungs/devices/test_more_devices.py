@@ -11,7 +11,7 @@ import pytest
 from stepladder.config.recipe import BatchConfig, DeviceConfig, Recipe
 from stepladder.records.profile import Devices, Profile
 from stepladder.rungs.devices.cost import cost_words
-from stepladder.rungs.devices.gpus import Gpu
+from stepladder.planning.hardware.gpus import Gpu
 from stepladder.rungs.devices.more_gpus import MoreGpus, on_several_devices
 from stepladder.rungs.devices.more_machines import MoreMachines, TriedMachines
 
@@ -121,7 +121,7 @@ def test_two_machines_take_half_of_the_batch_each_and_a_ring(profile: Profile) -
     assert found.time is not None
     exchange_s = 2 * (1e-4 + MEGABYTES / 2 / 1.25e9)
     assert found.inputs["exchange_s"] == pytest.approx(exchange_s)
-    last_s = 2 * (1e-4 + 25 * 1024**2 / 2 / 1.25e9)
+    last_s = 2 * (1e-4 + 5 / 16 * MEGABYTES / 2 / 1.25e9)  # 5 of 16 parts fill the last bucket
     assert found.time.step_s == pytest.approx(0.25 + 0.45 + last_s)
     assert found.time.validation_s == pytest.approx(10.0)
 
@@ -148,7 +148,7 @@ def test_phases_that_add_up_to_more_than_a_step_leave_no_time_below_zero(profile
     odd = replace(profile, phases_s={"forward": 30.0, "backward": 60.0}, trainable_bytes=0)
     found = MoreMachines(10).predict(odd, RECIPE).time
     assert found is not None
-    assert found.step_s == pytest.approx(0.6 + 2e-4)
+    assert found.step_s == pytest.approx(0.6)  # without trained weights, nothing is sent
 
 
 T4 = Gpu(

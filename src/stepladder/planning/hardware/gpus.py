@@ -26,6 +26,7 @@ class Gpu:
         tf32_flops_per_s: dense, of 32-bit operations on tensor cores, used for convolutions; None:
             not supported, or not known.
         devices: number of these GPUs in the machine that has this price.
+        memory_bytes: of one of them; None: not known.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Gpu:
     price_per_hour: float | None = None
     tf32_flops_per_s: float | None = None
     devices: int = 1
+    memory_bytes: float | None = None
 
     def flops_per_s(self, precision: Precision, *, has_conv: bool = False) -> float:
         """Return the peak in a precision, for a model with or without convolutions."""
@@ -44,8 +46,13 @@ class Gpu:
         return self.fp32_flops_per_s if tf32 is None else tf32
 
 
-def _gpu(
-    name: str, half_tflops: float, tf32_tflops: float | None, fp32_tflops: float, gb_per_s: float
+def _gpu(  # noqa: PLR0917  (a row of the table below)
+    name: str,
+    half_tflops: float,
+    tf32_tflops: float | None,
+    fp32_tflops: float,
+    gb_per_s: float,
+    memory_gb: float,
 ) -> Gpu:
     return Gpu(
         name=name,
@@ -53,22 +60,30 @@ def _gpu(
         fp32_flops_per_s=fp32_tflops * 1e12,
         bytes_per_s=gb_per_s * 1e9,
         tf32_flops_per_s=None if tf32_tflops is None else tf32_tflops * 1e12,
+        memory_bytes=memory_gb * 1024**3,
     )
 
 
 GPUS: tuple[Gpu, ...] = (
-    _gpu("T4", 65, None, 8.1, 320),  # NVIDIA T4 Tensor Core GPU, data sheet, 2019
-    _gpu("V100", 125, None, 15.7, 900),  # V100 SXM2, data sheet, 2020
-    _gpu("A10", 125, 62.5, 31.2, 600),  # A10, data sheet, 2021
-    _gpu("L4", 121, 60, 30.3, 300),  # L4, data sheet, 2023 (twice as much with sparsity)
-    _gpu("L40S", 362, 183, 91.6, 864),  # L40S, data sheet, 2023 (twice with sparsity)
-    _gpu("A100", 312, 156, 19.5, 1555),  # A100 40 GB SXM, data sheet, 2020
-    _gpu("A100 80GB", 312, 156, 19.5, 2039),  # A100 80 GB SXM, data sheet, 2021
-    _gpu("H100 PCIe", 756, 378, 51, 2000),  # H100, data sheet, 2023 (twice with sparsity)
-    _gpu("H100", 989, 494, 67, 3350),  # H100 SXM, data sheet, 2023 (twice with sparsity)
-    _gpu("H200", 989, 494, 67, 4800),  # H200 SXM, data sheet, 2024 (twice with sparsity)
+    _gpu("T4", 65, None, 8.1, 320, 16),  # NVIDIA T4 Tensor Core GPU, data sheet, 2019
+    _gpu("V100", 125, None, 15.7, 900, 16),  # V100 SXM2, data sheet, 2020
+    _gpu("A10", 125, 62.5, 31.2, 600, 24),  # A10, data sheet, 2021
+    _gpu("L4", 121, 60, 30.3, 300, 24),  # L4, data sheet, 2023 (twice as much with sparsity)
+    _gpu("L40S", 362, 183, 91.6, 864, 48),  # L40S, data sheet, 2023 (twice with sparsity)
+    _gpu("A100", 312, 156, 19.5, 1555, 40),  # A100 40 GB SXM, data sheet, 2020
+    _gpu("A100 80GB", 312, 156, 19.5, 2039, 80),  # A100 80 GB SXM, data sheet, 2021
+    _gpu("H100 PCIe", 756, 378, 51, 2000, 80),  # H100, data sheet, 2023 (twice with sparsity)
+    _gpu("H100", 989, 494, 67, 3350, 80),  # H100 SXM, data sheet, 2023 (twice with sparsity)
+    _gpu("H200", 989, 494, 67, 4800, 141),  # H200 SXM, data sheet, 2024 (twice with sparsity)
 )
 """GPUs in common use, without prices, which change with time and place."""
+
+OLDER_GPUS: tuple[Gpu, ...] = (
+    _gpu("K20", 3.52, None, 3.52, 208, 5),  # Tesla K20, data sheet, 2012
+    _gpu("K80", 4.37, None, 4.37, 240, 12),  # half of a Tesla K80, with boost, data sheet, 2015
+    _gpu("P100", 21.2, None, 10.6, 732, 16),  # Tesla P100 SXM2, data sheet, 2016
+)
+"""GPUs of published measurements, which nobody plans for any more."""
 
 
 def gpu_named(gpus: Iterable[Gpu], device_name: str) -> Gpu | None:
@@ -100,15 +115,15 @@ def price_per_hour(
     return machines * min(enough) if enough else None
 
 
-_OPTIONAL = ("tf32_flops_per_s", "devices")  # columns that a list may leave out
+_OPTIONAL = ("tf32_flops_per_s", "devices", "memory_bytes")  # columns that a list may leave out
 
 
 def read_gpus(path: Path) -> tuple[Gpu, ...]:
     """Read a list of GPUs with prices from a CSV whose columns are the fields of Gpu.
 
     An empty price is unknown. The column tf32_flops_per_s is optional: by default, the value of the
-    GPU of that name in the built-in list is used. So is the column devices, by default 1: several
-    rows of one name are machines with different numbers of it.
+    GPU of that name in the built-in list is used. So are memory_bytes, and devices, by default 1:
+    several rows of one name are machines with different numbers of it.
 
     Raises:
         DataError: if the file or a column is missing, or a value is not a number above 0.
@@ -158,18 +173,17 @@ def _from_row(row: dict[str, str | None], where: str) -> Gpu:
             raise DataError(f"{name}: {value:g} is not a whole number", where=where, fix=fix)
         return int(value)
 
+    name = (row["name"] or "").strip()
+    known = next((gpu for gpu in GPUS if gpu.name == name), None)
     return Gpu(
-        name=(row["name"] or "").strip(),
+        name=name,
         half_flops_per_s=number("half_flops_per_s"),
         fp32_flops_per_s=number("fp32_flops_per_s"),
         bytes_per_s=number("bytes_per_s"),
         price_per_hour=number_if_given("price_per_hour"),
         tf32_flops_per_s=number_if_given("tf32_flops_per_s")
-        or _tf32_of((row["name"] or "").strip()),
+        or (None if known is None else known.tf32_flops_per_s),
         devices=count("devices"),
+        memory_bytes=number_if_given("memory_bytes")
+        or (None if known is None else known.memory_bytes),
     )
-
-
-def _tf32_of(name: str) -> float | None:
-    """Return the TF32 rate of a GPU from the built-in list, or None."""
-    return next((gpu.tf32_flops_per_s for gpu in GPUS if gpu.name == name), None)

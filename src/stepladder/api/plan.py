@@ -1,0 +1,225 @@
+"""Plan a training on hardware that is not here, and hold the planner against published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stepladder.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from stepladder.planning.job import PlannedJob
+    from stepladder.planning.search import Question
+    from stepladder.records.collectives import Collectives
+    from stepladder.records.plan import Plan
+
+FOLDER: Final = Path("runs/plan")
+MACHINES: Final = ("this",)
+HOSTS: Final = (1, 2, 4, 8, 16)
+ALL_REDUCES: Final = ("native",)
+_YAML: Final = (".yaml", ".yml")
+
+
+def plan(
+    source: Path | str,
+    *,
+    machines: Sequence[str] = MACHINES,
+    hosts: Sequence[int] = HOSTS,
+    batches: Sequence[int] = (),
+    all_reduce: Sequence[str] = ALL_REDUCES,
+    network: str | None = None,
+    link: Path | str | None = None,
+    prices: Path | str | None = None,
+    precision: str = "fp32",
+    deadline_s: float | None = None,
+    budget: float | None = None,
+    examples: int | None = None,
+    epochs: float | None = None,
+    noise_scale: float | None = None,
+    driver_ms: float | None = None,
+    dir: Path | str | None = FOLDER,
+) -> Plan:
+    """Predict a training on other machines: time, price, and what limits it.
+
+    Writes plan.json and plan.html.
+
+    Args:
+        source: a run folder with the profile of a climb, a folder of `watch`, or a YAML file that
+            describes a job.
+        machines: names of cloud machines, such as p3.16xlarge; machines in words, such as
+            `4xA100:nvlink3@100Gbit`; or `this`, for more of the one that was measured.
+        hosts: numbers of machines, ascending.
+        batches: examples of a step over all devices; empty: that of the job.
+        all_reduce: ways of adding up gradients.
+        network: replaces the machines' networks, such as 25Gbit.
+        link: folder or file of `bench-collectives`; replaces the network by what was measured.
+        prices: CSV with prices, as for `ladder.prices`.
+        precision: of the arithmetic, as `device.precision`.
+        deadline_s, budget: limits; with one of them, the answer is within it.
+        examples, epochs: of the training, for a watched script.
+        noise_scale: gradient noise scale in examples; None: as measured.
+        driver_ms: milliseconds for each example of the process that feeds all devices in
+            single-process replication; None: a process for each device.
+        dir: folder for the result; None: nothing is written.
+
+    Raises:
+        UsageError: if something named is not known or not possible.
+        DataError: if the source cannot be read, or has no measured step.
+    """
+    from dataclasses import replace
+
+    job = job_from(Path(source), examples=examples, epochs=epochs)
+    if noise_scale is not None:
+        job = replace(job, noise_scale=_positive(noise_scale, "--noise-scale"))
+    question = _question(
+        machines=machines,
+        hosts=hosts,
+        batches=batches,
+        all_reduce=all_reduce,
+        network=network,
+        link=link,
+        prices=prices,
+        precision=precision,
+        deadline_s=deadline_s,
+        budget=budget,
+        driver_ms=driver_ms,
+    )
+    from stepladder.planning.search import plan as search
+
+    found = search(job, question)
+    if dir is not None:
+        _write(found, Path(dir))
+    return found
+
+
+def _write(found: Plan, folder: Path) -> None:
+    from stepladder.errors import ResourceError
+    from stepladder.records import to_json
+    from stepladder.records.files import write_json
+    from stepladder.records.plan import PLAN_FILE
+    from stepladder.reporting.pages.plan_page import write_plan_page
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(
+            f"the folder cannot be made ({error.strerror or error})",
+            where=str(folder),
+            fix="Type --run.dir FOLDER with one that you may write to.",
+        ) from error
+    write_json(folder / PLAN_FILE, to_json(found))
+    write_plan_page(folder)
+
+
+def job_from(path: Path, *, examples: int | None = None, epochs: float | None = None) -> PlannedJob:
+    """Return the job of a run folder, of a watched script, or of a YAML file.
+
+    Raises:
+        DataError, UsageError: if there is none.
+    """
+    from stepladder.planning.described import job_of_watch, job_of_yaml
+    from stepladder.planning.job import job_of_profile
+    from stepladder.records.from_json import read_record
+    from stepladder.records.near_paths import did_you_mean_path
+    from stepladder.records.watch import WATCH_FILE, WatchReport
+
+    if path.suffix.lower() in _YAML:
+        return job_of_yaml(path)
+    if not path.exists():
+        raise DataError(
+            "there is no such folder",
+            where=str(path),
+            fix=did_you_mean_path(
+                path, "Use a folder written by `stepladder climb` or `watch`.", fits=Path.is_dir
+            ),
+        )
+    if (path / WATCH_FILE).is_file():
+        report = read_record(WatchReport, path / WATCH_FILE)
+        return job_of_watch(report, examples=examples, epochs=epochs)
+    from stepladder.reporting.ladder.climb_data import read_climb
+
+    climb = read_climb(path, [])
+    if climb is None or not climb.profiles:
+        raise DataError(
+            "there is no profile in this folder",
+            where=str(path),
+            fix="Use a folder of `stepladder climb` or `stepladder watch`, or describe the job in "
+            "a YAML file (docs/planner.md).",
+        )
+    return job_of_profile(climb.profiles[-1], name=path.name)
+
+
+def _question(
+    *,
+    machines: Sequence[str],
+    hosts: Sequence[int],
+    batches: Sequence[int],
+    all_reduce: Sequence[str],
+    network: str | None,
+    link: Path | str | None,
+    prices: Path | str | None,
+    precision: str,
+    deadline_s: float | None,
+    budget: float | None,
+    driver_ms: float | None,
+) -> Question:
+    from stepladder.config.choices import Precision
+    from stepladder.planning.hardware.connections import connection_named, fitted_connection
+    from stepladder.planning.hardware.gpus import GPUS, read_gpus
+    from stepladder.planning.hardware.machines import machine_named
+    from stepladder.planning.search import Question
+    from stepladder.planning.step.step import Driver
+
+    given = None if network is None else connection_named(network)
+    if link is not None:
+        line = None if given is None else given.bytes_per_s
+        given = fitted_connection(_collectives(Path(link)), line_bytes_per_s=line)
+    for number in (*hosts, *batches):
+        _positive(number, "--hosts" if number in hosts else "--batch")
+    if budget is not None and prices is None:
+        raise UsageError(
+            "a budget needs prices",
+            where="--budget",
+            fix="Add --prices FILE.csv (its columns are in docs/planner.md).",
+        )
+    try:
+        chosen = Precision(precision)
+    except ValueError:
+        raise UsageError(
+            f"{precision!r} is not a precision",
+            where="--precision",
+            fix=f"Type one of: {', '.join(Precision)}.",
+        ) from None
+    gpus = () if prices is None else read_gpus(Path(prices))
+    return Question(
+        machines=tuple(machine_named(one, network=given, gpus=gpus or GPUS) for one in machines),
+        hosts=tuple(sorted(set(hosts))),
+        batches=tuple(sorted(set(batches))),
+        all_reduces=tuple(dict.fromkeys(all_reduce)),
+        precision=chosen,
+        deadline_s=deadline_s,
+        budget=budget,
+        gpus=gpus,
+        driver=None if driver_ms is None else Driver(example_s=driver_ms / 1e3),
+    )
+
+
+def _collectives(path: Path) -> Collectives:
+    from stepladder.records.collectives import COLLECTIVES_FILE, Collectives
+    from stepladder.records.from_json import read_record
+
+    file = path / COLLECTIVES_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise DataError(
+            "there is no result of bench-collectives",
+            where=str(file),
+            fix="Run `stepladder bench-collectives` under torchrun on two machines.",
+        )
+    return read_record(Collectives, file)
+
+
+def _positive(value: float, option: str) -> float:
+    if value <= 0:
+        raise UsageError(f"{value:g} is not above 0", where=option, fix=f"Type {option} 1 or more.")
+    return value

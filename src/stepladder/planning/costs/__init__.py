@@ -1,0 +1,1 @@
+"""What exchanges between devices cost, by formula."""

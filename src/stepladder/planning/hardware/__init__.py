@@ -1,0 +1,1 @@
+"""Accelerators, connections and machines, by data sheet or measured."""

@@ -1,0 +1,125 @@
+"""The memory of a step on a device: which batch fits, and how."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from stepladder.parallel.divided.choice import Kind, memory_of
+from stepladder.planning.job import PlannedJob
+from stepladder.records.model_size import ModelSize
+
+_USABLE: Final = 0.95
+"""Share of a device's memory that a step may use: the driver and fragments take the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How a step fits into the memory of a device.
+
+    Attributes:
+        kind: how devices share the model.
+        micro_batch, accumulation: examples of a device in a pass, and passes of a step.
+        num_bytes: of the peak; None: not known.
+    """
+
+    kind: Kind
+    micro_batch: int
+    accumulation: int
+    num_bytes: float | None
+
+
+def step_bytes(
+    job: PlannedJob, examples: int, *, devices: int = 1, kind: Kind = Kind.DATA
+) -> float | None:
+    """Return the peak bytes of a device in a step; None: not measured, or impossible.
+
+    Args:
+        examples: of a device in a pass.
+        devices: that share the model.
+        kind: how they do.
+    """
+    if job.size is not None:
+        return memory_of(job.size, devices=devices, batch=examples * devices).get(kind)
+    if job.memory is None or kind is not Kind.DATA:
+        return None
+    return job.memory.fixed_bytes + examples * job.memory.example_bytes
+
+
+def checkpointed(size: ModelSize, num_blocks: int) -> ModelSize:
+    """Return the size with gradient checkpointing: the inputs of blocks, and one block at a time.
+
+    Its forward pass runs twice, so a step takes about a third longer.
+
+    Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
+    """
+    if num_blocks < 2 or size.cut is None:
+        return size
+    kept = num_blocks * size.cut + math.ceil(size.kept / num_blocks)
+    return replace(size, kept=min(size.kept, kept), inner=min(size.inner, kept))
+
+
+def largest_batch(job: PlannedJob, limit: float | None, *, kind: Kind = Kind.DATA) -> int | None:
+    """Return the most examples of a device in a pass; None: no limit is known."""
+    one, two = step_bytes(job, 1, kind=kind), step_bytes(job, 2, kind=kind)
+    if limit is None or one is None or two is None or two <= one:
+        return None
+    return max(0, int((_USABLE * limit - one) / (two - one)) + 1) if one <= _USABLE * limit else 0
+
+
+def fit_of(
+    job: PlannedJob,
+    *,
+    own: int,
+    devices: int,
+    limit: float | None,
+    kinds: tuple[Kind, ...] = tuple(Kind),
+) -> Fit | None:
+    """Return the first way in which a step fits: whole, in several passes, then divided.
+
+    Args:
+        own: examples of a device in a step.
+        devices: that train together.
+        limit: bytes of a device; None: not known, so that everything fits.
+        kinds: allowed, in order.
+
+    Returns:
+        None if it fits in no way.
+    """
+    for kind in kinds:
+        if kind is not Kind.DATA and devices == 1:
+            continue
+        for accumulation in _divisions(own):
+            micro = math.ceil(own / accumulation)
+            needed = step_bytes(job, micro, devices=devices, kind=kind)
+            if needed is None and kind is not Kind.DATA:
+                break
+            if needed is None or limit is None or needed <= _USABLE * limit:
+                return Fit(
+                    kind=kind, micro_batch=micro, accumulation=accumulation, num_bytes=needed
+                )
+    return None
+
+
+def missing_words(job: PlannedJob, *, devices: int, limit: float) -> str:
+    """Return by how much a model does not fit, and what would make it fit."""
+    needs = {kind: step_bytes(job, 1, devices=devices, kind=kind) for kind in Kind}
+    known = {kind: value for kind, value in needs.items() if value is not None}
+    kind = min(known, key=known.__getitem__)
+    least = known[kind]
+    text = (
+        f"needs {least / 1e9:,.3g} GB a device for one example ({kind}), "
+        f"{(least - _USABLE * limit) / 1e9:,.3g} GB more than there are"
+    )
+    for num in (2 * devices << power for power in range(10)):
+        found = fit_of(job, own=1, devices=num, limit=limit)
+        if found is not None:
+            return f"{text}; {found.kind} on {num} devices fits"
+    return f"{text}; a device with {least / _USABLE / 1e9:,.3g} GB fits it"
+
+
+def _divisions(own: int) -> list[int]:
+    """Return 1, 2, 4, … and the examples themselves."""
+    powers = [1 << power for power in range(own.bit_length()) if 1 << power <= own]
+    return sorted({*powers, max(1, own)})

@@ -1,0 +1,1 @@
+"""Simulations, for what formulas cannot say."""

@@ -1,0 +1,296 @@
+"""The page and the terminal output of `stepladder plan`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from markupsafe import Markup
+
+from stepladder.planning.search import point_words, price_of
+from stepladder.records.from_json import read_record
+from stepladder.records.plan import NETWORK_FACTORS, PLAN_FILE, Bounds, Plan, PlanInput, PlanPoint
+from stepladder.reporting.charts import bars
+from stepladder.reporting.charts.curves import Figure
+from stepladder.reporting.charts.lines import Series, line_chart
+from stepladder.reporting.charts.scales import NUMBER, Unit
+from stepladder.reporting.html import Script, script, template
+from stepladder.reporting.links import save_page
+from stepladder.training.output.wording import clean, percent, rough_time
+
+PLAN_PAGE: Final = "plan.html"
+_MOST_LINES: Final = 9  # as many as there are colors
+_MOST_ROWS: Final = 40  # in the terminal
+_STYLES: Final = {
+    "compute": "forward",
+    "communication": "validation",
+    "stragglers": "augment",
+    "driver": "to_device",
+    "data": "data_wait",
+}
+_HOUR_S: Final = 3600.0
+
+
+def plan_text(found: Plan) -> str:
+    """Return the trainings as a table, the refusals and the recommendation."""
+    has_cost = any(point.cost is not None for point in found.points)
+    rows = [_head(has_cost=has_cost)]
+    points = sorted(found.points, key=lambda one: one.total_s.likely)
+    shown = points if len(points) <= _MOST_ROWS else [one for one in points if one.is_best]
+    rows += [_cells(point, has_cost=has_cost) for point in shown]
+    lines = [found.job, "", *_table(rows), ""]
+    if len(shown) < len(points):
+        lines.append(
+            f"{len(points)} trainings were planned, of which these {len(shown)} are the best; "
+            f"{PLAN_FILE} has all"
+        )
+    lines.append("* no other is faster and cheaper; † where more devices stop paying")
+    if found.now is not None:
+        lines.append(f"now: {point_words(found.now)}")
+    lines += [f"not possible: {text}" for text in found.refused[:5]]
+    if len(found.refused) > 5:
+        lines.append(f"and {len(found.refused) - 5} more that are not possible")
+    lines += [f"note: {text}" for text in found.notes]
+    lines.append(f"answer: {found.answer}")
+    return clean("\n".join(lines)) + "\n"
+
+
+def write_plan_page(folder: Path) -> Path:
+    """Write FOLDER/plan.html from plan.json.
+
+    Raises:
+        DataError: if plan.json does not exist or cannot be read.
+    """
+    path = folder / PLAN_PAGE
+    save_page(path, render_plan(read_record(Plan, folder / PLAN_FILE)))
+    return path
+
+
+def render_plan(found: Plan) -> str:
+    """Return the page as HTML."""
+    knee = next(point for point in found.points if point.is_knee)
+    points = sorted(found.points, key=lambda one: one.total_s.likely)
+    has_cost = any(point.cost is not None for point in points)
+    best = [point for point in points if point.is_best]
+    return template("plan.html").render(
+        script=_script(),
+        found=found,
+        figure=rough_time(knee.total_s.likely),
+        noise=_range(knee.total_s, rough_time),
+        caption=_place(knee),
+        head=_head(has_cost=has_cost),
+        figures=[_time_figure(points), _front_figure(points, has_cost=has_cost)],
+        rows=[(_cells(point, has_cost=has_cost), point, _as_json(point)) for point in points],
+        legend=[(f"ph-{style}", name) for name, style in _STYLES.items()],
+        split=[(_place(point), _bar(point), point.limit) for point in best],
+        inputs=[_input(one) for one in found.inputs],
+        price=_device_price(best),
+        network=len(NETWORK_FACTORS) // 2,
+        factors=json.dumps(NETWORK_FACTORS),
+    )
+
+
+def _script() -> Script:
+    """Return the script of the charts and of the sliders."""
+    own = files("stepladder.reporting").joinpath("templates/plan.js").read_text(encoding="utf-8")
+    text = f"{script().text}\n{own}"
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Script(text=Markup(text), source=f"sha256-{digest}")
+
+
+def _head(*, has_cost: bool) -> tuple[str, ...]:
+    head = ("machines", "batch", "each", "all-reduce", "step", "epoch", "to the end", "efficiency")
+    return (*head, *(("cost",) if has_cost else ()), "limit")
+
+
+def _cells(point: PlanPoint, *, has_cost: bool) -> tuple[str, ...]:
+    mark = "†" if point.is_knee else "*" if point.is_best else ""
+    each = f"{point.micro_batch:,}"
+    if point.accumulation > 1:
+        each = f"{point.accumulation} × {each}"
+    how = point.all_reduce if point.kind == "data parallel" else point.kind
+    cells = (
+        f"{_place(point)}{mark}",
+        f"{point.batch:,}",
+        each,
+        how,
+        step_words(point.step_s.likely),
+        rough_time(point.epoch_s.likely),
+        f"{rough_time(point.total_s.likely)}{_range(point.total_s, rough_time)}",
+        percent(point.efficiency, 0),
+    )
+    cost = ("unknown" if point.cost is None else f"{point.cost.likely:,.3g}",) if has_cost else ()
+    return (*cells, *cost, point.limit.partition(": ")[2])
+
+
+def step_words(seconds: float) -> str:
+    """Return the time of a step in three digits."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _place(point: PlanPoint) -> str:
+    devices = f" × {point.devices}" if point.devices > 1 else ""
+    return f"{point.hosts} × {point.machine}{devices}"
+
+
+def _range(bounds: Bounds, say: Callable[[float], str]) -> str:
+    if bounds.worst <= 1.02 * bounds.best:
+        return ""
+    return f" ({say(bounds.best)} to {say(bounds.worst)})"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[idx]) for row in rows) for idx in range(len(rows[0]))]
+    last = len(widths) - 1
+    return [
+        "  ".join(
+            cell.ljust(width) if idx in (0, last) else cell.rjust(width)
+            for idx, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _groups(points: Iterable[PlanPoint]) -> dict[str, list[PlanPoint]]:
+    """Return the points of each line: of one machine, batch and all-reduce, by devices."""
+    points = list(points)
+    machines, batches = {one.machine for one in points}, {one.batch for one in points}
+    names = {one.all_reduce for one in points if one.all_reduce}
+    found: dict[str, list[PlanPoint]] = {}
+    for point in points:
+        for name in sorted(names) if not point.all_reduce else [point.all_reduce]:
+            parts = [point.machine] if len(machines) > 1 else []
+            parts += [f"batch {point.batch:,}"] if len(batches) > 1 else []
+            parts += [name] if len(names) > 1 or not parts else []
+            found.setdefault(", ".join(parts), []).append(point)
+    if not names:
+        found = {
+            one.machine: [two for two in points if two.machine == one.machine] for one in points
+        }
+    return {name: sorted(line, key=lambda one: one.num) for name, line in found.items()}
+
+
+def _time_figure(points: Sequence[PlanPoint]) -> Figure:
+    """Draw the time of an epoch by the number of devices, a line for each way of training."""
+    lines = [
+        Series(
+            name=name,
+            style=f"run{number + 1}",
+            xs=[float(one.num) for one in line],
+            ys=[one.epoch_s.likely for one in line],
+            tips=[
+                f"{_place(one)}, {name}: {rough_time(one.epoch_s.likely)} an epoch; {one.limit}"
+                for one in line
+            ],
+        )
+        for number, (name, line) in enumerate(list(_groups(points).items())[:_MOST_LINES])
+    ]
+    return Figure(
+        title="Time of an epoch by devices",
+        svg=line_chart(
+            lines,
+            title="Seconds of an epoch by the number of devices",
+            x_label="devices",
+            y_unit=Unit(suffix=" s"),
+            may_be_log=True,
+            is_log_x=len({one.num for one in points}) > 2,
+        ),
+        keys=tuple((line.style, line.name) for line in lines),
+    )
+
+
+def _front_figure(points: Sequence[PlanPoint], *, has_cost: bool) -> Figure:
+    """Draw price against time: the best trainings as a line, the others as dots."""
+    front = sorted((one for one in points if one.is_best), key=lambda one: one.total_s.likely)
+    unit = "price" if has_cost else "device hours"
+
+    def value(point: PlanPoint) -> float:
+        return price_of(point) / (1 if has_cost else _HOUR_S)
+
+    def tips(some: Sequence[PlanPoint]) -> list[str]:
+        return [f"{point_words(one)}; {unit} {value(one):,.3g}" for one in some]
+
+    hours = [one.total_s.likely / _HOUR_S for one in front]
+    lines = [
+        Series(
+            name="no other is faster and cheaper",
+            style="val",
+            xs=hours,
+            ys=[value(one) for one in front],
+            tips=tips(front),
+        )
+    ]
+    others = sorted((one for one in points if not one.is_best), key=lambda one: one.total_s.likely)
+    if others:
+        lines.insert(
+            0,
+            Series(
+                name="others",
+                style="ideal dots",
+                xs=[one.total_s.likely / _HOUR_S for one in others],
+                ys=[value(one) for one in others],
+                tips=tips(others),
+            ),
+        )
+    return Figure(
+        title=f"{unit.capitalize()} by time",
+        svg=line_chart(
+            lines,
+            title=f"{unit} of the whole training by its hours",
+            x_label="hours to the end",
+            y_unit=NUMBER,
+            y_covers=(0.0,),
+        ),
+        keys=tuple((line.style, line.name) for line in reversed(lines)),
+    )
+
+
+def _bar(point: PlanPoint) -> Markup | None:
+    step_s = sum(point.parts_s.values())
+    parts = [
+        bars.Part(
+            name=f"{_place(point)}, {name}",
+            style=f"ph-{_STYLES[name]}",
+            size=seconds,
+            share=seconds / step_s,
+        )
+        for name, seconds in point.parts_s.items()
+    ]
+    return bars.stacked_bar(parts, title=f"Step of {_place(point)} by part")
+
+
+def _as_json(point: PlanPoint) -> str:
+    """Return what the sliders need of a training."""
+    facts = {
+        "num": point.num,
+        "batch": point.batch,
+        "steps": [float(f"{one:.5g}") for one in point.network_steps_s],
+        "perEpoch": point.epoch_s.likely / max(point.step_s.likely, 1e-12),
+        "epochs": point.epochs.likely,
+        "beside": point.beside_s,
+    }
+    return json.dumps(facts, separators=(",", ":"))
+
+
+def _device_price(points: Sequence[PlanPoint]) -> float:
+    """Return the mean price of a device for an hour; 1 if it is not known."""
+    prices = [
+        one.cost.likely / one.num / (one.total_s.likely / _HOUR_S)
+        for one in points
+        if one.cost is not None and one.total_s.likely > 0
+    ]
+    return round(sum(prices) / len(prices), 2) if prices else 1.0
+
+
+def _input(one: PlanInput) -> tuple[str, str, str, str]:
+    bounds = one.bounds
+    value = f"{bounds.likely:,.4g} {one.unit}".strip()
+    if bounds.best != bounds.worst:
+        low, high = sorted((bounds.best, bounds.worst))
+        value += f" ({low:,.3g} to {high:,.3g})"
+    return one.name, value, str(one.provenance), one.source
