@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for type checkers; tests/laws/test_commands.py compares it 
     from stepladder.api.ladder import ledger as ledger
     from stepladder.api.logs import audit as audit
     from stepladder.api.logs import compare as compare
+    from stepladder.api.plan import plan as plan
     from stepladder.api.runs import Run as Run
     from stepladder.api.runs import export as export
     from stepladder.api.runs import predict as predict

@@ -77,6 +77,7 @@ def folder(
     for log in ("lightning_logs/metrics.csv", "lightning_logs/version_0/metrics.csv"):
         (tmp_path / log).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / log).write_text(LOG)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     before = sys.modules["__main__"], list(sys.argv), list(sys.path)
     yield tmp_path
@@ -177,7 +178,8 @@ def test_its_commands_parse(page: Path, tmp_path: Path, monkeypatch: pytest.Monk
     for command, *given in commands(page, "", "text", "bash"):
         assert command in modules
         if command != "watch":  # what follows its script is the script's own
-            words = ["--source" if word == "--from" else word for word in given]
+            alias = "--from" if command == "plan" else "--source"  # of prepare
+            words = [alias if word == "--from" else word for word in given]
             if command == "scaling":  # takes a list, too
                 words = [word.rpartition(",")[2] for word in words]
             flags = importlib.import_module(modules[command]).Flags

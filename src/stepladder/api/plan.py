@@ -18,6 +18,8 @@ FOLDER: Final = Path("runs/plan")
 MACHINES: Final = ("this",)
 HOSTS: Final = (1, 2, 4, 8, 16)
 ALL_REDUCES: Final = ("native",)
+PROBE_SIZES: Final = (16 * 1024, 1024**2)
+PROBE_ROUNDS: Final = 3
 _YAML: Final = (".yaml", ".yml")
 
 
@@ -116,7 +118,7 @@ def job_from(path: Path, *, examples: int | None = None, epochs: float | None = 
     """Return the job of a run folder, of a watched script, or of a YAML file.
 
     Raises:
-        DataError, UsageError: if there is none.
+        DataError, UsageError: if it has no job.
     """
     from stepladder.planning.described import job_of_watch, job_of_yaml
     from stepladder.planning.job import job_of_profile

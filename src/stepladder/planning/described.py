@@ -49,6 +49,11 @@ _KEYS: Final = {
 _NEEDED: Final = ("device", "step_ms", "weights_mb", "examples", "epochs", "batch")
 
 
+def keys() -> Mapping[str, str]:
+    """Return the keys of a job in YAML, and what each is."""
+    return {name: what if name in _NEEDED else f"{what} (optional)" for name, what in _KEYS.items()}
+
+
 def job_of_watch(report: WatchReport, *, examples: int | None, epochs: float | None) -> PlannedJob:
     """Return the job of a watched script: its measured step, and what its loader takes.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from stepladder.planning.hardware.gpus import GPUS, OLDER_GPUS, gpu_named
@@ -26,7 +26,7 @@ _OPTIMIZER: Final = "optimizer"
 class MemoryLine:
     """Peak bytes of a step by examples in a pass: fixed + example x b, measured at two sizes.
 
-    Weights are in it on a GPU, and not on a CPU.
+    With weights and the optimizer's state.
     """
 
     fixed_bytes: float
@@ -151,7 +151,7 @@ def job_of_profile(profile: Profile, *, name: str) -> PlannedJob:
         spread=_spread_of(profile),
         noise_scale=profile.noise_scale,
         size=profile.size,
-        memory=memory_line(profile.memory_by_batch),
+        memory=_memory_of(profile),
         memory_bytes=float(profile.free_memory_bytes) if gpu is None else gpu.memory_bytes,
         inputs=tuple(_inputs_of(profile, both_s, has_gradients=bool(measured))),
     )
@@ -165,6 +165,15 @@ def memory_line(peaks: Mapping[int, int]) -> MemoryLine | None:
     (small, first), (large, last) = sizes[0], sizes[-1]
     example = max(0.0, (last - first) / (large - small))
     return MemoryLine(fixed_bytes=max(0.0, first - small * example), example_bytes=example)
+
+
+def _memory_of(profile: Profile) -> MemoryLine | None:
+    """Return the memory of a step; on a CPU, a profile counts only what the step itself makes."""
+    line = memory_line(profile.memory_by_batch)
+    if line is None or profile.device == "cuda":
+        return line
+    states = 0 if profile.size is None else profile.size.states
+    return replace(line, fixed_bytes=line.fixed_bytes + profile.weight_bytes + states)
 
 
 def _line_of(profile: Profile, batch: int, update_s: float) -> tuple[Range, Range]:

@@ -40,11 +40,13 @@ def step_bytes(
         devices: that share the model.
         kind: how they do.
     """
-    if job.size is not None:
-        return memory_of(job.size, devices=devices, batch=examples * devices).get(kind)
-    if job.memory is None or kind is not Kind.DATA:
+    if kind is Kind.DATA and job.memory is not None:
+        return job.memory.fixed_bytes + examples * job.memory.example_bytes
+    if job.size is None:
         return None
-    return job.memory.fixed_bytes + examples * job.memory.example_bytes
+    if kind is Kind.DATA:
+        return job.size.step_bytes(examples)
+    return memory_of(job.size, devices=devices, batch=examples * devices).get(kind)
 
 
 def checkpointed(size: ModelSize, num_blocks: int) -> ModelSize:

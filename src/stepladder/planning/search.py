@@ -196,6 +196,8 @@ def answer_words(points: Sequence[PlanPoint], question: Question) -> str:
             )
         return f"the fastest for {question.budget:g} or less is {point_words(inside[0])}"
     knee = next(one for one in points if one.is_knee)
+    if knee.num == 1:
+        return f"one device is enough: {point_words(knee)}"
     return f"more devices stop paying at {point_words(knee)}"
 
 

@@ -21,6 +21,8 @@ class ModelSize:
         summed: activations that it adds up in a forward pass.
         cut: activations that cross a cut in the middle of the model; None: it cannot be cut.
         num_cuts: places where the model can be cut.
+        peaks: what a backward pass holds at the same time, as pairs of activations of an example
+            and gradients: the largest for some number of examples; empty: not counted.
     """
 
     weights: int
@@ -35,6 +37,16 @@ class ModelSize:
     summed: int = 0
     cut: int | None = None
     num_cuts: int = 0
+    peaks: tuple[tuple[int, int], ...] = ()
+
+    def step_bytes(self, examples: int) -> int:
+        """Return the peak of a step on one device that has all of the model.
+
+        Gradients appear while activations are freed, so that the two are not all there at once.
+        """
+        held = [examples * kept + gradients for kept, gradients in self.peaks]
+        most = max(held, default=examples * self.kept + self.trained)
+        return self.weights + self.states + self.copies + most
 
     @property
     def fixed(self) -> int:

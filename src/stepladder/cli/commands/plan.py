@@ -9,7 +9,16 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
-from stepladder.api.plan import ALL_REDUCES, FOLDER, HOSTS, MACHINES, plan
+from stepladder.api.collectives import bench_collectives
+from stepladder.api.plan import (
+    ALL_REDUCES,
+    FOLDER,
+    HOSTS,
+    MACHINES,
+    PROBE_ROUNDS,
+    PROBE_SIZES,
+    plan,
+)
 from stepladder.cli.job_flags import seconds_of
 from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.errors import UsageError
@@ -34,6 +43,7 @@ class Flags:
       stepladder plan job.yaml --batch 1024 --all-reduce ring parameter_server
       stepladder plan --from watch-train --machines 4xA100:nvlink3@100Gbit
       stepladder plan validate                                predicted beside published
+      stepladder plan validate --points points.csv            other published points
     """
 
     source: Positional[str] = ""
@@ -52,6 +62,8 @@ class Flags:
     """Network between machines, such as 25Gbit, in place of their own."""
     link: Path | None = None
     """Folder of bench-collectives, run under torchrun: the network as it was measured."""
+    probe: bool = False
+    """Measure messages first: between two processes of this machine, or those of torchrun."""
     prices: Path | None = None
     """CSV with prices, as for --ladder.prices."""
     precision: str = "fp32"
@@ -69,6 +81,8 @@ class Flags:
     driver_ms: float | None = None
     """Milliseconds for each example of the one process that feeds all devices; by default, each
     device has a process."""
+    points: Path | None = None
+    """For validate: published points of your own, with the columns of docs/planner.md."""
     dir: Annotated[Path, _DIR] = FOLDER
     """Folder for the result."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
@@ -79,10 +93,11 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, command="plan", default=Flags())
     source = flags.source or flags.from_
     if source == VALIDATE:
+        from stepladder.planning.published.points import points_of
         from stepladder.planning.published.validation import validate
         from stepladder.planning.published.words import validation_text
 
-        found = validate()
+        found = validate(None if flags.points is None else points_of(flags.points))
         flags.output.print_result(to_json(found.summary()), validation_text(found))
         return 0
     if not source:
@@ -91,6 +106,11 @@ def run(argv: list[str]) -> int:
             where="stepladder plan",
             fix="Type stepladder plan FOLDER with one of `stepladder climb` or `watch`.",
         )
+    link = flags.link
+    if flags.probe:
+        link = flags.dir / "collectives"
+        if bench_collectives(dir=link, sizes=PROBE_SIZES, num_rounds=PROBE_ROUNDS) is None:
+            return 0  # another rank than 0 of torchrun
     result = plan(
         source,
         machines=flags.machines,
@@ -98,7 +118,7 @@ def run(argv: list[str]) -> int:
         batches=flags.batch,
         all_reduce=flags.all_reduce,
         network=flags.network,
-        link=flags.link,
+        link=link,
         prices=flags.prices,
         precision=flags.precision,
         deadline_s=None

@@ -26,14 +26,25 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int:
         run()
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device))
-    with _LiveBytes() as live:
+    with live_bytes() as live:
         run()
     peak: int = live.peak
     return peak
 
 
-class _LiveBytes(TorchDispatchMode):
-    """Counts the bytes of live storages that operations created."""
+def live_bytes() -> LiveBytes:
+    """Return what counts the bytes of live tensors that a block creates, in `peak`."""
+    return LiveBytes()
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of live storages that operations created.
+
+    Attributes:
+        peak: the most so far.
+    """
+
+    peak: int
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

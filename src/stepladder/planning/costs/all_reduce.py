@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from stepladder.errors import UsageError
@@ -151,6 +151,7 @@ def double_tree_s(num_ranks: int, num_bytes: float, link: Link) -> float:
     return _segmented_s(DOUBLE_TREE, num_ranks, num_bytes, link)
 
 
+@lru_cache(maxsize=65_536)  # a search, and a fit, ask for the same buckets again and again
 def _segmented_s(algorithm: Algorithm, num_ranks: int, num_bytes: float, link: Link) -> float:
     """Return the seconds of a tree with the best number of segments that follow each other.
 

@@ -13,9 +13,9 @@ from stepladder.planning.hardware.gpus import GPUS, OLDER_GPUS, Gpu, gpu_named
 THIS: Final = "this"
 _DESCRIBED: Final = re.compile(r"(\d+)x([A-Za-z0-9 ]+?)(?::([\w.-]+))?(?:@([\w./-]+))?")
 _BY_NAME: Final = {one.name: one for one in CONNECTIONS}
-_AWS: Final = "Amazon EC2, accelerated computing instances, read 2025"
-_AZURE: Final = "Azure, sizes of virtual machines with GPUs, read 2025"
-_GOOGLE: Final = "Google Compute Engine, GPU machine types, read 2025"
+_AWS: Final = "Amazon EC2, accelerated computing instances, as of 2024, from memory"
+_AZURE: Final = "Azure, sizes of virtual machines with GPUs, as of 2024, from memory"
+_GOOGLE: Final = "Google Compute Engine, GPU machine types, as of 2024, from memory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +70,6 @@ MACHINES: Final = (
     _machine("g4dn.xlarge", "T4", 1, "pcie3", _gbit(5), f"{_AWS}; without bursts"),
     _machine("g4dn.12xlarge", "T4", 4, "pcie3", _gbit(50), _AWS),
     _machine("g4dn.metal", "T4", 8, "pcie3", _gbit(100), _AWS),
-    _machine("g5.xlarge", "A10", 1, "pcie4", _gbit(2.5), f"{_AWS}; without bursts"),
-    _machine("g5.12xlarge", "A10", 4, "pcie4", _gbit(40), _AWS),
-    _machine("g5.48xlarge", "A10", 8, "pcie4", _gbit(100), _AWS),
     _machine("g6.xlarge", "L4", 1, "pcie4", _gbit(2.5), f"{_AWS}; without bursts"),
     _machine("g6.12xlarge", "L4", 4, "pcie4", _gbit(40), _AWS),
     _machine("p3.2xlarge", "V100", 1, "nvlink2", _gbit(2.5), f"{_AWS}; without bursts"),
@@ -80,8 +77,8 @@ MACHINES: Final = (
     _machine("p3.16xlarge", "V100", 8, "nvlink2", _gbit(25), _AWS),
     _machine("p4d.24xlarge", "A100", 8, "nvlink3", _gbit(100), _AWS, cards=4),
     _machine("p4de.24xlarge", "A100 80GB", 8, "nvlink3", _gbit(100), _AWS, cards=4),
-    _machine("p5.48xlarge", "H100", 8, "nvlink4", _gbit(100), _AWS, cards=32),
-    _machine("p5en.48xlarge", "H200", 8, "nvlink4", _gbit(200), _AWS, cards=16),
+    _machine("p5.48xlarge", "H100", 8, "nvlink4", _gbit(400), _AWS, cards=8),
+    _machine("p5en.48xlarge", "H200", 8, "nvlink4", _gbit(400), _AWS, cards=8),
     _machine("a2-highgpu-1g", "A100", 1, "nvlink3", _gbit(24), _GOOGLE),
     _machine("a2-highgpu-4g", "A100", 4, "nvlink3", _gbit(50), _GOOGLE),
     _machine("a2-highgpu-8g", "A100", 8, "nvlink3", _gbit(100), _GOOGLE),

@@ -1,16 +1,19 @@
 """The published cases: what is known of each, and the one number that is fitted to it, if any.
 
-A case is described before its larger configurations are looked at: by its model, its machines and
+A case is described before its larger configurations are compared: by its model, its machines and
 its method. No constant is edited for one case after another was seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
+from stepladder.planning.published.points import Point
 from stepladder.records.profile import Gradient
 
 _MB: Final = 1e6
@@ -78,7 +81,8 @@ _EVEN: Final = tuple((0.1, (idx + 1) / 10) for idx in range(10))
 _LAUNCHES_S: Final = 0.003  # about 300 kernels of 10 µs each
 
 
-def gradients_of(case: Case, num_bytes: float) -> list[Gradient]:
+@cache
+def gradients_of(case: Case, num_bytes: float) -> tuple[Gradient, ...]:
     """Return the gradients of a case; large groups are divided, so that buckets can be filled."""
     found = []
     before = 0.0
@@ -88,7 +92,7 @@ def gradients_of(case: Case, num_bytes: float) -> list[Gradient]:
             at = before + (ready - before) * (part + 1) / parts
             found.append(Gradient(num_bytes=int(share * num_bytes / parts), ready_frac=at))
         before = ready
-    return found
+    return tuple(found)
 
 
 def _dlperf(name: str, mark: str, network: str = "100gb-ib") -> Case:
@@ -223,3 +227,72 @@ CASES: Final = (
         epochs=72,
     ),
 )
+
+
+_KINDS: Final = (
+    ("vgg", _VGG),
+    ("alexnet", _ALEXNET),
+    ("resnet", _LATE),
+    ("inception", _LATE),
+    ("xception", _LATE),
+)
+_NVLINKS: Final = (("P100", "nvlink1"), ("V100", "nvlink2"), ("A100", "nvlink3"), ("H", "nvlink4"))
+_SPEED: Final = re.compile(r"(\d+) ?g", re.IGNORECASE)
+_BY_SPEED: Final = (
+    (10, "10gbe", "10gbe"),
+    (25, "25gbe", "25gb-roce"),
+    (50, "50gbe", "100gb-roce"),
+    (100, "100gbe", "100gb-ib"),
+    (200, "200gb-ib", "200gb-ib"),
+    (400, "400gb-ib", "400gb-ib"),
+)
+
+
+def inferred_cases(points: Iterable[Point]) -> tuple[Case, ...]:
+    """Return the cases of published points, described by their columns alone.
+
+    Points of one source, model, device, precision and method are a case. Of three and more, the
+    spread is fitted to the smallest two.
+    """
+    groups: dict[tuple[object, ...], list[Point]] = {}
+    for point in points:
+        key = (point.source, point.model, point.gpu, point.precision, point.method, point.unit)
+        groups.setdefault((*key, point.batch if point.unit == "tok/s" else 0), []).append(point)
+    return tuple(_inferred(sorted(rows, key=lambda one: one.gpus)) for rows in groups.values())
+
+
+def _inferred(rows: Sequence[Point]) -> Case:
+    first, last = rows[0], rows[-1]
+    text = f"{last.network} {last.method}".lower()
+    model = first.model.lower()
+    is_rdma = any(word in text for word in ("ib", "rdma", "roce", "infiniband", "efa"))
+    tokens = re.search(r"\bs(\d+)", model)  # of a sequence, such as s8192
+    found = _SPEED.search(last.network)
+    speed = int(found[1]) if found else 10
+    fastest = _BY_SPEED[-1]
+    _, name, rdma = next((row for row in _BY_SPEED if speed <= row[0]), fastest)
+    has_nvlink = "nvlink" in text or "dgx" in text or first.gpu.startswith("H")
+    inside = next((link for gpu, link in _NVLINKS if gpu in first.gpu), "pcie3")
+    return Case(
+        name=f"{first.model}, {first.gpu}, {first.method} ({first.source})",
+        ids=tuple(point.id for point in rows),
+        fitted=Fitted.SPREAD if len(rows) > 2 else Fitted.NOTHING,
+        all_reduce=_method(first.method.lower()),
+        inside=inside if has_nvlink else "pcie3",
+        network=rdma if is_rdma else name,
+        cards=first.gpus_per_host if "/gpu" in text else 1,
+        gradients=next((shares for part, shares in _KINDS if part in model), ()),
+        is_sharded="fsdp" in text or "zero" in text,
+        example_size=float(tokens[1]) if tokens and first.unit == "tok/s" else 1.0,
+        backward_frac=0.02 if "frozen" in model else 2 / 3,
+    )
+
+
+def _method(text: str) -> str:
+    if "tree" in text:
+        return "reduction_tree"
+    if "shard" in text and "ps" in text.split():
+        return "hierarchical"
+    if "ps" in text.split() or "parameter server" in text:
+        return "parameter_server"
+    return "native"

@@ -6,9 +6,12 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
-_BASE_ROWS: Final = "1"
+from stepladder.errors import DataError
+
+RATES: Final = ("img/s", "tok/s")
 MAX_EFFICIENCY: Final = 1.05
 """Above this, a speed-up is not one of the hardware: memory, batch or baseline have changed."""
 
@@ -62,6 +65,32 @@ def published() -> dict[str, Point]:
     """Return all rows by id."""
     text = files("stepladder.planning.published").joinpath("points.csv").read_text(encoding="utf-8")
     return {row["id"]: _point(row) for row in csv.DictReader(text.splitlines())}
+
+
+def points_of(path: Path) -> dict[str, Point]:
+    """Return the rows of a file with the columns of the table of this package.
+
+    Raises:
+        DataError: if it cannot be read, or a row is not whole.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+        found = {row["id"]: _point(row) for row in rows}
+    except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"the published points cannot be read ({type(error).__name__}: {error})",
+            where=str(path),
+            fix="Use the columns of src/stepladder/planning/published/points.csv, a row a point.",
+        ) from None
+    for line, point in enumerate(found.values(), start=2):
+        if point.unit not in RATES:
+            raise DataError(
+                f"the unit {point.unit!r} of {point.id} does not say how long a step takes",
+                where=f"{path}:{line}",
+                fix=f"Write a rate in {' or '.join(RATES)}.",
+            )
+    return found
 
 
 def _point(row: dict[str, str]) -> Point:

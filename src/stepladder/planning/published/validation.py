@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,8 +10,14 @@ from stepladder.planning.costs.all_reduce import Group, all_reduce_s, slowed
 from stepladder.planning.costs.divided import fsdp_s
 from stepladder.planning.hardware.connections import CONNECTIONS
 from stepladder.planning.hardware.ranges import Case as End
-from stepladder.planning.published.cases import CASES, Case, Fitted, gradients_of
-from stepladder.planning.published.points import Point, published
+from stepladder.planning.published.cases import (
+    CASES,
+    Case,
+    Fitted,
+    gradients_of,
+    inferred_cases,
+)
+from stepladder.planning.published.points import RATES, Point, published
 from stepladder.planning.step.step import Driver, StepInputs, step_time
 from stepladder.records.collectives import Link
 
@@ -33,7 +39,7 @@ class Checked:
         role: base, fitted, predicted or shown (from memory, not counted).
         predicted: with the fitted number; band: with data sheets only, from worst to best.
         likely: with data sheets only.
-        error_frac: of the predicted step, over the published one.
+        error_frac: of the predicted value, over the published one.
         parts: share of a step by part.
         reason: why it is further away than 20 %; empty.
     """
@@ -107,18 +113,25 @@ class Validation:
         }
 
 
-def validate() -> Validation:
-    """Return every published point beside its prediction."""
+def validate(rows: Mapping[str, Point] | None = None) -> Validation:
+    """Return every published point beside its prediction.
+
+    Args:
+        rows: other points, by id, whose cases are described by their columns; None: the table
+            of this package.
+    """
     default, found, fits = _SPREADS[End.LIKELY], [], []
-    for number, case in enumerate(CASES):
-        rows = [published()[row] for row in case.ids]
-        model = _Model(case=case, base=rows[0], spread=default)
-        model, log = fitted(model, rows)
+    points = published() if rows is None else rows
+    cases = CASES if rows is None else inferred_cases(rows.values())
+    for number, case in enumerate(cases):
+        own = [points[row] for row in case.ids]
+        model = _Model(case=case, base=own[0], spread=default)
+        model, log = fitted(model, own)
         if log is not None:
             fits.append(log)
-            if number == 0:
+            if number == 0 and cases is CASES:
                 default = log.value
-        found += [_checked(model, row, place) for place, row in enumerate(rows)]
+        found += [_checked(model, row, place) for place, row in enumerate(own)]
     return Validation(points=tuple(found), fits=tuple(fits))
 
 
@@ -149,6 +162,8 @@ class _Model:
         if self.case.base_s is not None:
             return self.case.base_s
         wanted = seconds_of(self.base, self.case)
+        if self.base.gpus == 1:
+            return wanted
         low, high = 0.0, wanted
         for _ in range(_STEPS):  # the base may be several devices, with messages of their own
             middle = (low + high) / 2
@@ -240,7 +255,7 @@ def _checked(model: _Model, point: Point, place: int) -> Checked:
             value_of(ends[End.WORST], point, case, model),
             value_of(ends[End.BEST], point, case, model),
         ),
-        error_frac=step_s / seconds_of(point, case, model) - 1,
+        error_frac=value_of(step_s, point, case, model) / point.value - 1,
         parts={name: seconds / step_s for name, seconds in parts.items()},
         reason=case.reason,
     )
@@ -259,7 +274,7 @@ def _role(case: Case, point: Point, place: int) -> str:
 def seconds_of(point: Point, case: Case, model: _Model | None = None) -> float:
     """Return the published seconds of a step of all devices."""
     examples = point.batch * point.gpus * case.example_size
-    if point.unit in ("img/s", "tok/s"):
+    if point.unit in RATES:
         return examples / point.value
     if point.unit == "efficiency":
         assert case.base_s is not None
@@ -276,7 +291,7 @@ def seconds_of(point: Point, case: Case, model: _Model | None = None) -> float:
 def value_of(step_s: float, point: Point, case: Case, model: _Model) -> float:
     """Return a step's seconds in the unit of a published value."""
     examples = point.batch * point.gpus * case.example_size
-    if point.unit in ("img/s", "tok/s"):
+    if point.unit in RATES:
         return examples / step_s
     if point.unit == "efficiency":
         assert case.base_s is not None

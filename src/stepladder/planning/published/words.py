@@ -37,6 +37,8 @@ def validation_text(found: Validation) -> str:
 def summary_lines(found: Validation) -> list[str]:
     """Return how far off the predictions are, in sentences."""
     predicted = found.of("predicted")
+    if not predicted:
+        return [f"{len(found.points)} published points, of which none is left to predict"]
     errors = [abs(point.error_frac) for point in predicted]
     near = sum(error <= _FAR for error in errors)
     bands = [*predicted, *found.of("fitted")]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stepladder.config.recipe import BatchConfig, DeviceConfig, Recipe
+from stepladder.planning.hardware.gpus import Gpu
 from stepladder.records.profile import Devices, Profile
 from stepladder.rungs.devices.cost import cost_words
-from stepladder.planning.hardware.gpus import Gpu
 from stepladder.rungs.devices.more_gpus import MoreGpus, on_several_devices
 from stepladder.rungs.devices.more_machines import MoreMachines, TriedMachines
 

@@ -1,0 +1,65 @@
+"""Peak memory of a step without computing it: shapes alone are followed through the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.utils._pytree import tree_map_only
+
+from stepladder.measuring.model.memory import live_bytes
+
+
+class _Loss(nn.Module):
+    """A loss as the forward pass of a module, so that its weights can be replaced."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[nn.Module, Any], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = loss
+
+    def forward(self, batch: Any) -> Tensor:
+        """Return the loss of a batch."""
+        return self._loss(self.model, batch)
+
+
+def traced_peak(
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], Tensor],
+    batch: Any,
+    *,
+    states: int = 0,
+) -> int:
+    """Return the peak bytes of a forward and backward pass, with weights and optimizer's state.
+
+    Nothing is computed, and neither model nor batch changes: operations see tensors that have a
+    shape and a device, but no numbers. Temporary memory of kernels is not counted.
+
+    Args:
+        loss: of a model and a batch, one number.
+        batch: a tensor, or tuples, lists and dicts of them.
+        states: bytes of the optimizer's state.
+
+    Raises:
+        RuntimeError: of torch, if the model's shapes depend on its numbers.
+    """
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    weights = sum(value.nbytes for value in named.values())
+    with FakeTensorMode() as mode:
+        fakes = {
+            f"model.{name}": mode.from_tensor(value).detach().requires_grad_(value.requires_grad)
+            for name, value in named.items()
+        }
+        inputs = tree_map_only(Tensor, mode.from_tensor, batch)
+
+        def step() -> None:
+            functional_call(_Loss(model, loss), fakes, (inputs,)).backward()
+
+        with torch.enable_grad(), live_bytes() as live:
+            step()
+    peak: int = weights + states + live.peak
+    return peak
