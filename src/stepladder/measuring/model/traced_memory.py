@@ -14,17 +14,17 @@ from torch.utils._pytree import tree_map_only
 from stepladder.measuring.model.memory import live_bytes
 
 
-class _Loss(nn.Module):
-    """A loss as the forward pass of a module, so that its weights can be replaced."""
+class _Step(nn.Module):
+    """A step as the forward pass of a module, so that its weights can be replaced."""
 
     def __init__(self, model: nn.Module, loss: Callable[[nn.Module, Any], Tensor]) -> None:
         super().__init__()
         self.model = model
         self._loss = loss
 
-    def forward(self, batch: Any) -> Tensor:
-        """Return the loss of a batch."""
-        return self._loss(self.model, batch)
+    def forward(self, batch: Any) -> None:
+        """Compute the gradients of a batch; what is checkpointed is computed again here, too."""
+        self._loss(self.model, batch).backward()  # type: ignore[no-untyped-call]
 
 
 def traced_peak(
@@ -55,11 +55,7 @@ def traced_peak(
             for name, value in named.items()
         }
         inputs = tree_map_only(Tensor, mode.from_tensor, batch)
-
-        def step() -> None:
-            functional_call(_Loss(model, loss), fakes, (inputs,)).backward()
-
         with torch.enable_grad(), live_bytes() as live:
-            step()
+            functional_call(_Step(model, loss), fakes, (inputs,))
     peak: int = weights + states + live.peak
     return peak
