@@ -155,6 +155,18 @@ SECTIONS = (
         "that of PyTorch's own way.",
     ),
     Section(
+        "step_memory",
+        "Memory of a step, predicted",
+        "The peak of a step of 8 pictures, predicted from smaller ones: by following shapes alone, "
+        "without computing, and by a line through two measured peaks.",
+    ),
+    Section(
+        "step_times",
+        "Steps of several processes, planned",
+        "The step of two and four processes and hosts whose computation is a sleep, predicted by "
+        "`stepladder plan`'s formulas from the measured cost of a message.",
+    ),
+    Section(
         "devices_startup",
         "Start of several devices",
         "What each way to start two devices adds to a training of six steps.",

@@ -35,6 +35,8 @@ SCRIPTS = (
     "devices.exchange_steps",
     "devices.sharded_memory",
     "devices.asynchronous_curves",
+    "planning.step_memory",
+    "planning.step_times",
     "accuracy.seeds",
     "accuracy.windowed_accuracy demo_data/store",
     "accuracy.six_steps",

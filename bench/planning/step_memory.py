@@ -148,7 +148,8 @@ def main() -> None:
         "step_memory",
         rows,
         note=f"Peak memory of a step of {_BATCH} pictures on the CPU with AdamW, by allocator "
-        f"events; predictions from steps of {_SMALL[0]} and {_SMALL[1]} pictures: followed by shapes alone "
+        f"events; predictions from steps of {_SMALL[0]} and {_SMALL[1]} pictures: followed by "
+        "shapes alone "
         f"(traced), and a line through measured peaks. Goal: within 10 % for nine of ten; reached "
         f"by {near['traced']} and {near['line through two sizes']} of {len(rows)}. The resident "
         "memory also has what malloc and kernels keep.",
