@@ -157,8 +157,8 @@ SECTIONS = (
     Section(
         "step_memory",
         "Memory of a step, predicted",
-        "The peak of a step of 8 pictures, predicted from smaller ones: by following shapes alone, "
-        "without computing, and by a line through two measured peaks.",
+        "The peak of a step of 8 pictures, predicted by following its shapes alone, "
+        "without computing, and by a line through two smaller, measured peaks.",
     ),
     Section(
         "step_times",

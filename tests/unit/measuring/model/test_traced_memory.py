@@ -28,12 +28,22 @@ def test_a_traced_peak_is_the_measured_one(num: int) -> None:
     )
     batch = torch.randn(num, 3, 32, 32), torch.randint(0, 10, (num,))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = traced_peak(model, loss, batch, states=1000)
+    found = traced_peak(model, loss, batch, torch.optim.AdamW)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
-    measured = peak_bytes(lambda: loss(model, batch).backward(), torch.device("cpu"))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss(model, batch).backward()
+        optimizer.step()
+
+    step()
+    optimizer.zero_grad(set_to_none=True)
+    measured = peak_bytes(step, torch.device("cpu"))
     weights = sum(value.nbytes for value in model.state_dict().values())
-    assert found - weights - 1000 == pytest.approx(measured, rel=0.02)
+    states = 2 * sum(weight.nbytes for weight in model.parameters())
+    assert found == pytest.approx(measured + weights + states, rel=0.02)
 
 
 def test_gradients_appear_while_activations_are_freed() -> None:
