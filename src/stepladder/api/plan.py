@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from stepladder.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from stepladder.config.choices import Precision
     from stepladder.planning.job import PlannedJob
     from stepladder.planning.search import Question
     from stepladder.records.collectives import Collectives
@@ -20,6 +21,7 @@ HOSTS: Final = (1, 2, 4, 8, 16)
 ALL_REDUCES: Final = ("native",)
 PROBE_SIZES: Final = (16 * 1024, 1024**2)
 PROBE_ROUNDS: Final = 3
+_LARGEST: Final = 1e12
 _YAML: Final = (".yaml", ".yml")
 
 
@@ -33,7 +35,8 @@ def plan(
     network: str | None = None,
     link: Path | str | None = None,
     prices: Path | str | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
+    interrupted_every_s: float | None = None,
     deadline_s: float | None = None,
     budget: float | None = None,
     examples: int | None = None,
@@ -57,7 +60,9 @@ def plan(
         network: replaces the machines' networks, such as 25Gbit.
         link: folder or file of `bench-collectives`; replaces the network by what was measured.
         prices: CSV with prices, as for `ladder.prices`.
-        precision: of the arithmetic, as `device.precision`.
+        precision: of the arithmetic, as `device.precision`; None: that of the measurement.
+        interrupted_every_s: mean seconds after which a machine fails, or a spot machine is taken
+            away; None: never.
         deadline_s, budget: limits; with one of them, the answer is within it.
         examples, epochs: of the training, for a watched script.
         noise_scale: gradient noise scale in examples; None: as measured.
@@ -71,9 +76,21 @@ def plan(
     """
     from dataclasses import replace
 
+    from stepladder.records.profile import Provenance
+
+    for option, value in (
+        ("--examples", examples),
+        ("--epochs", epochs),
+        ("--noise-scale", noise_scale),
+        ("--driver-ms", driver_ms),
+        ("--budget", budget),
+        ("--deadline", deadline_s),
+        ("--interrupted-every", interrupted_every_s),
+    ):
+        _require_number(value, option)
     job = job_from(Path(source), examples=examples, epochs=epochs)
     if noise_scale is not None:
-        job = replace(job, noise_scale=_positive(noise_scale, "--noise-scale"))
+        job = replace(job, noise_scale=noise_scale, noise_source=(Provenance.READ, "--noise-scale"))
     question = _question(
         machines=machines,
         hosts=hosts,
@@ -83,6 +100,7 @@ def plan(
         link=link,
         prices=prices,
         precision=precision,
+        interrupted_every_s=interrupted_every_s,
         deadline_s=deadline_s,
         budget=budget,
         driver_ms=driver_ms,
@@ -120,22 +138,34 @@ def job_from(path: Path, *, examples: int | None = None, epochs: float | None = 
     Raises:
         DataError, UsageError: if it has no job.
     """
+    from dataclasses import replace
+
     from stepladder.planning.described import job_of_watch, job_of_yaml
     from stepladder.planning.job import job_of_profile
     from stepladder.records.from_json import read_record
     from stepladder.records.near_paths import did_you_mean_path
     from stepladder.records.watch import WATCH_FILE, WatchReport
 
-    if path.suffix.lower() in _YAML:
-        return job_of_yaml(path)
+    is_yaml = path.suffix.lower() in _YAML
     if not path.exists():
         raise DataError(
-            "there is no such folder",
+            "there is no such file" if is_yaml else "there is no such folder",
             where=str(path),
             fix=did_you_mean_path(
-                path, "Use a folder written by `stepladder climb` or `watch`.", fits=Path.is_dir
+                path,
+                "Use a folder written by `stepladder climb` or `watch`, or a YAML file.",
+                fits=Path.is_file if is_yaml else Path.is_dir,
             ),
         )
+    is_watch = (path / WATCH_FILE).is_file()
+    if not is_watch and (examples is not None or epochs is not None):
+        raise UsageError(
+            "--examples and --epochs are for a watched script; this job has its own",
+            where=str(path),
+            fix="Leave them out.",
+        )
+    if is_yaml:
+        return job_of_yaml(path)
     if (path / WATCH_FILE).is_file():
         report = read_record(WatchReport, path / WATCH_FILE)
         return job_of_watch(report, examples=examples, epochs=epochs)
@@ -149,7 +179,18 @@ def job_from(path: Path, *, examples: int | None = None, epochs: float | None = 
             fix="Use a folder of `stepladder climb` or `stepladder watch`, or describe the job in "
             "a YAML file (docs/planner.md).",
         )
-    return job_of_profile(climb.profiles[-1], name=path.name)
+    job = job_of_profile(climb.profiles[-1], name=path.name)
+    return replace(job, precision=_precision_of(path))
+
+
+def _precision_of(folder: Path) -> Precision:
+    """Return the precision of the recipe in a run folder."""
+    from stepladder.config.choices import Precision
+    from stepladder.config.load import load_job
+    from stepladder.records.run_files import CONFIG_FILE
+
+    file = folder / CONFIG_FILE
+    return load_job(file).recipe.device.precision if file.is_file() else Precision.FP32
 
 
 def _question(
@@ -161,7 +202,8 @@ def _question(
     network: str | None,
     link: Path | str | None,
     prices: Path | str | None,
-    precision: str,
+    precision: str | None,
+    interrupted_every_s: float | None,
     deadline_s: float | None,
     budget: float | None,
     driver_ms: float | None,
@@ -174,11 +216,17 @@ def _question(
     from stepladder.planning.step.step import Driver
 
     given = None if network is None else connection_named(network)
+    inside = None
     if link is not None:
+        measured = _collectives(Path(link))
         line = None if given is None else given.bytes_per_s
-        given = fitted_connection(_collectives(Path(link)), line_bytes_per_s=line)
-    for number in (*hosts, *batches):
-        _positive(number, "--hosts" if number in hosts else "--batch")
+        if len(set(measured.hosts)) > 1:
+            given = fitted_connection(measured, line_bytes_per_s=line)
+        else:  # within a machine, nothing is known of the network
+            inside = fitted_connection(measured)
+    for option, numbers in (("--hosts", hosts), ("--batch", batches)):
+        for number in numbers:
+            _require_number(number, option)
     if budget is not None and prices is None:
         raise UsageError(
             "a budget needs prices",
@@ -186,20 +234,23 @@ def _question(
             fix="Add --prices FILE.csv (its columns are in docs/planner.md).",
         )
     try:
-        chosen = Precision(precision)
+        chosen = None if precision is None else Precision(precision)
     except ValueError:
         raise UsageError(
             f"{precision!r} is not a precision",
             where="--precision",
             fix=f"Type one of: {', '.join(Precision)}.",
         ) from None
-    gpus = () if prices is None else read_gpus(Path(prices))
+    gpus = () if prices is None else read_gpus(Path(prices), option="--prices")
     return Question(
-        machines=tuple(machine_named(one, network=given, gpus=gpus or GPUS) for one in machines),
+        machines=tuple(
+            machine_named(one, network=given, inside=inside, gpus=gpus or GPUS) for one in machines
+        ),
         hosts=tuple(sorted(set(hosts))),
         batches=tuple(sorted(set(batches))),
         all_reduces=tuple(dict.fromkeys(all_reduce)),
         precision=chosen,
+        interrupted_every_s=interrupted_every_s,
         deadline_s=deadline_s,
         budget=budget,
         gpus=gpus,
@@ -221,7 +272,16 @@ def _collectives(path: Path) -> Collectives:
     return read_record(Collectives, file)
 
 
-def _positive(value: float, option: str) -> float:
-    if value <= 0:
-        raise UsageError(f"{value:g} is not above 0", where=option, fix=f"Type {option} 1 or more.")
-    return value
+def _require_number(value: float | None, option: str) -> None:
+    """Check that a number is above 0, and one that a plan can compute with.
+
+    Raises:
+        UsageError: if it is not.
+    """
+    if value is None or 0 < value <= _LARGEST:
+        return
+    raise UsageError(
+        f"{value:g} is not a number above 0, up to {_LARGEST:g}",
+        where=option,
+        fix=f"Type {option} with such a number.",
+    )

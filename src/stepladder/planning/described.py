@@ -10,6 +10,7 @@ from typing import Final
 
 import yaml
 
+from stepladder.config.choices import Precision
 from stepladder.config.yaml_file import entries, place, read_yaml
 from stepladder.errors import DataError, UsageError
 from stepladder.planning.hardware.gpus import GPUS, OLDER_GPUS, gpu_named
@@ -23,10 +24,13 @@ from stepladder.planning.job import (
     exact_input,
     split_step,
 )
+from stepladder.records.model_size import ModelSize
 from stepladder.records.plan import Bounds
 from stepladder.records.profile import Provenance
 from stepladder.records.watch import WATCH_FILE, WatchReport
 
+_UNITS: Final = 20
+"""Parts of a model that a sharded one puts together one after the other, where it is not known."""
 _FP32_BYTES: Final = 4
 _MB: Final = 1e6
 _GB: Final = 1e9
@@ -42,6 +46,9 @@ _KEYS: Final = {
     "batch": "examples of a step",
     "loader_per_s": "examples a second of a machine's loader",
     "noise_scale": "gradient noise scale in examples",
+    "precision": "of the timed steps: fp32, bf16 or fp16",
+    "state_mb": "of the optimizer; with activation_mb, the model can be sharded",
+    "activation_mb": "that a step keeps of an example for its backward pass",
     "memory_gb": "by examples: peak of a step in GB, at two sizes",
     "validation_s": "of all validations",
     "start_s": "until several processes have met",
@@ -133,13 +140,19 @@ def job_of_yaml(path: Path) -> PlannedJob:
     if gpu is None and not is_cpu:
         names = ", ".join(one.name for one in (*GPUS, *OLDER_GPUS))
         given.refuse("device", f"{device!r} is in no list of devices", f"Use one of: cpu, {names}.")
-    batch = int(given.number("batch", least=1))
+    batch = given.count("batch")
     times = given.table("step_ms")
     source = f"{path.name}: step_ms"
     if len(times) == 1:
         (size, seconds), *_ = times.items()
         fixed_s, example_s = split_step(seconds / 1e3, size, source=source)
     else:
+        if list(times.values()) != sorted(times.values()):
+            given.refuse(
+                "step_ms",
+                "a step of more examples is shorter",
+                "Time them again, when nothing else runs, and without the first steps.",
+            )
         a, c = _line(times)
         fixed_s = Range.exact(a / 1e3, Provenance.READ, source)
         example_s = Range.exact(c / 1e3, Provenance.READ, source)
@@ -149,6 +162,8 @@ def job_of_yaml(path: Path) -> PlannedJob:
     if len(peaks) > 1:
         a, c = _line(peaks)
         memory = MemoryLine(fixed_bytes=a * _GB, example_bytes=c * _GB)
+    elif peaks:
+        given.refuse("memory_gb", "one size is no line", "Give the peak at two sizes.")
     rate = given.number("loader_per_s", default=math.inf)
     job = PlannedJob(
         name=given.text("name", path.stem),
@@ -159,13 +174,16 @@ def job_of_yaml(path: Path) -> PlannedJob:
         per_example_s=example_s,
         gradients=evenly(int(given.number("weights_mb") * _MB)),
         batch=batch,
-        num_train=int(given.number("examples", least=1)),
+        num_train=given.count("examples"),
         epochs=Bounds(best=low, likely=(low + high) / 2, worst=high),
         loader_example_s=1 / rate,
         validation_s=given.number("validation_s", default=0.0, least=0.0),
         start_s=given.number("start_s", default=3.0, least=0.0),
         spread=assumed_spread(),
         noise_scale=given.number("noise_scale") if given.has("noise_scale") else None,
+        noise_source=(Provenance.READ, f"{path.name}: noise_scale"),
+        precision=given.precision(),
+        size=given.size(),
         memory=memory,
         memory_bytes=None if gpu is None else gpu.memory_bytes,
     )
@@ -225,6 +243,30 @@ class _Given:
             return default
         return self._number(name, node, least)
 
+    def count(self, name: str) -> int:
+        """Return a whole number of 1 or more."""
+        return self._whole(name, self._nodes[name])
+
+    def precision(self) -> Precision:
+        """Return the precision of the timed steps."""
+        text = self.text("precision", Precision.FP32)
+        if text not in list(Precision):
+            self.refuse("precision", f"{text!r} is no precision", f"Use {', '.join(Precision)}.")
+        return Precision(text)
+
+    def size(self) -> ModelSize | None:
+        """Return what decides how the model is divided; None if it is not given."""
+        if not (self.has("state_mb") and self.has("activation_mb")):
+            return None
+        weights = int(self.number("weights_mb") * _MB)
+        return ModelSize(
+            weights=weights,
+            trained=weights,
+            states=int(self.number("state_mb", least=0.0) * _MB),
+            kept=int(self.number("activation_mb") * _MB),
+            unit=weights // _UNITS,
+        )
+
     def pair(self, name: str) -> tuple[float, float]:
         """Return two numbers, or one twice."""
         node = self._nodes[name]
@@ -245,9 +287,14 @@ class _Given:
             self.refuse(name, f"{name} needs a number by examples", "Write {32: 95, 64: 180}.")
         assert isinstance(node, yaml.MappingNode)
         return {
-            int(self._number(name, key, 1)): self._number(name, value, 1e-12)
-            for key, value in node.value
+            self._whole(name, key): self._number(name, value, 1e-12) for key, value in node.value
         }
+
+    def _whole(self, name: str, node: yaml.Node) -> int:
+        value = self._number(name, node, 1)
+        if not value.is_integer():
+            self.refuse(name, f"{value:g} is not a whole number", f"{name}: {_KEYS[name]}.")
+        return int(value)
 
     def _number(self, name: str, node: yaml.Node, least: float) -> float:
         try:
@@ -256,8 +303,9 @@ class _Given:
             value = math.nan
         if not (math.isfinite(value) and value >= least):
             shown = node.value if isinstance(node, yaml.ScalarNode) else "a group"
-            kind = "0 or above" if least == 0 else "1 or above" if least == 1 else "above 0"
-            self.refuse(name, f"{shown} is not a number of {kind}", f"{name}: {_KEYS[name]}.")
+            kind = "of 0 or above" if least == 0 else "of 1 or above" if least == 1 else "above 0"
+            fix = f"Write {name} without a unit: {_KEYS[name]}."
+            self.refuse(name, f"{shown} is not a number {kind}", fix)
         return value
 
     def refuse(self, name: str, what: str, fix: str) -> None:

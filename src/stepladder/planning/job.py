@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from stepladder.config.choices import Precision
 from stepladder.planning.hardware.gpus import GPUS, OLDER_GPUS, gpu_named
 from stepladder.planning.hardware.ranges import Case, Range
 from stepladder.planning.hardware.speed import Rates
@@ -41,7 +42,7 @@ class PlannedJob:
         name: in words.
         device_name, device: that it was measured on, by product name, and cpu or cuda.
         rates: what that device reaches; None: not known, so that no other can be planned.
-        precision: of the arithmetic, as recipes name it.
+        precision: of the arithmetic that was measured.
         fixed_s, per_example_s: a and c of t(b) = a + c b, without the update.
         update_s: the optimizer's.
         backward_frac: share of the backward pass.
@@ -53,6 +54,8 @@ class PlannedJob:
         start_s: until several processes have met.
         spread: of a step over devices.
         noise_scale: gradient noise scale in examples; None: not known.
+        noise_source: where it is from, and how well it is known.
+        num_blocks: identical blocks, at whose ends gradient checkpointing keeps activations.
         size: what decides how the model is divided; memory: of a step; None: not measured.
         memory_bytes: of the device it was measured on; None: not known.
         inputs: further numbers, for the table of all.
@@ -62,7 +65,7 @@ class PlannedJob:
     device_name: str
     device: str
     rates: Rates | None = None
-    precision: str = "fp32"
+    precision: Precision = Precision.FP32
     fixed_s: Range
     per_example_s: Range
     update_s: float = 0.0
@@ -78,6 +81,8 @@ class PlannedJob:
     start_s: float = _START_S
     spread: Range
     noise_scale: float | None = None
+    noise_source: tuple[Provenance, str] = (Provenance.MEASURED, "profile")
+    num_blocks: int = 0
     size: ModelSize | None = None
     memory: MemoryLine | None = None
     memory_bytes: float | None = None
@@ -150,6 +155,7 @@ def job_of_profile(profile: Profile, *, name: str) -> PlannedJob:
         start_s=_START_S if profile.devices is None else profile.devices.start_s,
         spread=_spread_of(profile),
         noise_scale=profile.noise_scale,
+        num_blocks=profile.num_blocks,
         size=profile.size,
         memory=_memory_of(profile),
         memory_bytes=float(profile.free_memory_bytes) if gpu is None else gpu.memory_bytes,
@@ -192,7 +198,8 @@ def _line_of(profile: Profile, batch: int, update_s: float) -> tuple[Range, Rang
 def split_step(step_s: float, batch: int, *, source: str) -> tuple[Range, Range]:
     """Return a and c of t(b) where one batch size was measured: a is 5 % of it, 0 to 20 %.
 
-    With more devices a batch becomes smaller on each, so a small a is the best case.
+    With more devices a batch becomes smaller on each, so that a small a is the best case; with a
+    larger one it is the worst, and `outlook` exchanges the two.
     """
     shares = {Case.BEST: 0.0, Case.LIKELY: 0.05, Case.WORST: 0.2}
     fixed = {case: share * step_s for case, share in shares.items()}

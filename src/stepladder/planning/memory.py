@@ -22,12 +22,14 @@ class Fit:
         kind: how devices share the model.
         micro_batch, accumulation: examples of a device in a pass, and passes of a step.
         num_bytes: of the peak; None: not known.
+        is_checkpointed: activations are computed again in the backward pass.
     """
 
     kind: Kind
     micro_batch: int
     accumulation: int
     num_bytes: float | None
+    is_checkpointed: bool = False
 
 
 def step_bytes(
@@ -78,7 +80,7 @@ def fit_of(
     limit: float | None,
     kinds: tuple[Kind, ...] = tuple(Kind),
 ) -> Fit | None:
-    """Return the first way in which a step fits: whole, in several passes, then divided.
+    """Return the first way in which a step fits: in passes, checkpointed, then divided.
 
     Args:
         own: examples of a device in a step.
@@ -89,18 +91,29 @@ def fit_of(
     Returns:
         None if it fits in no way.
     """
+    found = None
     for kind in kinds:
         if kind is not Kind.DATA and devices == 1:
             continue
-        for accumulation in _divisions(own):
-            micro = math.ceil(own / accumulation)
-            needed = step_bytes(job, micro, devices=devices, kind=kind)
-            if needed is None and kind is not Kind.DATA:
-                break
-            if needed is None or limit is None or needed <= _USABLE * limit:
-                return Fit(
-                    kind=kind, micro_batch=micro, accumulation=accumulation, num_bytes=needed
-                )
+        found = found or _fit_as(job, kind, own=own, devices=devices, limit=limit)
+        if kind is Kind.DATA and found is None and job.size is not None:
+            smaller = replace(job, size=checkpointed(job.size, job.num_blocks), memory=None)
+            fit = _fit_as(smaller, kind, own=own, devices=devices, limit=limit)
+            found = None if fit is None else replace(fit, is_checkpointed=True)
+    return found
+
+
+def _fit_as(
+    job: PlannedJob, kind: Kind, *, own: int, devices: int, limit: float | None
+) -> Fit | None:
+    """Return the fewest passes in which a step of one kind fits."""
+    for accumulation in _divisions(own):
+        micro = math.ceil(own / accumulation)
+        needed = step_bytes(job, micro, devices=devices, kind=kind)
+        if needed is None and kind is not Kind.DATA:
+            return None
+        if needed is None or limit is None or needed <= _USABLE * limit:
+            return Fit(kind=kind, micro_batch=micro, accumulation=accumulation, num_bytes=needed)
     return None
 
 

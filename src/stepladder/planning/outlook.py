@@ -10,20 +10,26 @@ from typing import Final
 from stepladder.config.choices import Precision
 from stepladder.parallel.divided.choice import PARTS_OF_A_STAGE, Kind
 from stepladder.planning.costs.all_reduce import Group, all_reduce_s, slowed
-from stepladder.planning.costs.divided import fsdp_s, pipeline_s
+from stepladder.planning.costs.divided import pipeline_s
 from stepladder.planning.hardware.gpus import Gpu, price_per_hour
 from stepladder.planning.hardware.machines import Machine
 from stepladder.planning.hardware.ranges import Case, Range
-from stepladder.planning.hardware.speed import speed_of
+from stepladder.planning.hardware.speed import has_no_bf16, precision_gain, speed_of
 from stepladder.planning.job import PlannedJob
-from stepladder.planning.memory import Fit, fit_of, missing_words
+from stepladder.planning.memory import Fit, fit_of, largest_batch, missing_words
+from stepladder.planning.simulation.failures import Failures, best_interval_s, expected_s
 from stepladder.planning.step.step import Driver, StepInputs, step_time
-from stepladder.planning.target import more_examples
+from stepladder.planning.target import more_examples, scaled_lr
 from stepladder.records.plan import NETWORK_FACTORS, Bounds, PlanPoint
 
 _HOUR_S: Final = 3600.0
 _NAMED: Final = 0.05
 """Share of a step from which a part is named as a limit."""
+_BESIDE: Final = 0.2
+"""Share of a training from which the work beside its steps is named."""
+_SAVE_S: Final = 20.0
+_RESTART_S: Final = 300.0
+"""Of a checkpoint, and until another machine trains in the place of a lost one; assumed."""
 _WORDS: Final = {
     "communication": "communication",
     "stragglers": "waiting for the slowest device",
@@ -43,6 +49,7 @@ class Place:
         gpus: the user's list with prices.
         driver: of single-process replication; None: a process for each device.
         precision: of the arithmetic.
+        interrupted_every_s: mean seconds after which a machine fails or is taken away; None: never.
     """
 
     machine: Machine
@@ -53,11 +60,28 @@ class Place:
     gpus: tuple[Gpu, ...] = ()
     driver: Driver | None = None
     precision: Precision = Precision.FP32
+    interrupted_every_s: float | None = None
 
     @property
     def num(self) -> int:
         """Number of devices in total."""
         return self.hosts * self.devices
+
+    def speed(self, job: PlannedJob) -> Range | None:
+        """Return how many times as fast a device computes as that of the measurement."""
+        gpu = self.machine.gpu
+        gain = precision_gain(job.rates, gpu, measured=job.precision, asked=self.precision)
+        device = speed_of(job.rates, gpu, job.precision)
+        if gain is None or device is None:
+            return None
+        rest = replace(device, provenance=max(gain, device, key=_width).provenance)
+        return replace(
+            rest,
+            best=device.best * gain.best,
+            likely=device.likely * gain.likely,
+            worst=device.worst * gain.worst,
+            source=device.source if gain.likely == 1 else f"{device.source}; {gain.source}",
+        )
 
     def group(self, case: Case) -> Group:
         """Return the devices with the cost of their messages."""
@@ -79,16 +103,35 @@ def why_not(job: PlannedJob, place: Place) -> str | None:
             f"{where}: batch {place.batch} leaves less than one example for each of {place.num} "
             f"devices; --batch {place.num} or more"
         )
-    if speed_of(job.rates, place.machine.gpu, place.precision) is None:
+    if place.batch > job.num_train:
         return (
-            f"{where}: the speed of {job.device_name} is not known, so that of another device "
-            "cannot be predicted; --machines this plans for more of the same"
+            f"{where}: batch {place.batch:,} is more than the {job.num_train:,} examples of an "
+            f"epoch; --batch {job.num_train} or less"
         )
+    unknown = _why_no_speed(job, place)
+    if unknown is not None:
+        return f"{where}: {unknown}"
     limit = memory_limit(job, place.machine)
     own = math.ceil(place.batch / place.num)
     if limit is not None and fit_of(job, own=own, devices=place.num, limit=limit) is None:
         return f"{where}: a step {missing_words(job, devices=place.num, limit=limit)}"
     return None
+
+
+def _why_no_speed(job: PlannedJob, place: Place) -> str | None:
+    if has_no_bf16(place.machine.gpu, place.precision):
+        return "it has no arithmetic in bf16; --precision fp16"
+    if place.speed(job) is not None:
+        return None
+    if job.precision is not place.precision:
+        return (
+            f"what {place.precision} gives cannot be predicted from steps in {job.precision}; "
+            "leave out --precision"
+        )
+    return (
+        f"the speed of {job.device_name} is not known, so that of another device cannot be "
+        "predicted; --machines this plans for more of the same"
+    )
 
 
 def memory_limit(job: PlannedJob, machine: Machine) -> float | None:
@@ -101,17 +144,20 @@ def outlook(job: PlannedJob, place: Place) -> PlanPoint:
     own = math.ceil(place.batch / place.num)
     limit = memory_limit(job, place.machine)
     fit = fit_of(job, own=own, devices=place.num, limit=limit)
-    speed = speed_of(job.rates, place.machine.gpu, place.precision)
+    speed = place.speed(job)
     assert fit is not None
     assert speed is not None
     setting = _Setting(job=job, place=place, fit=fit, speed=speed)
     parts = {case: setting.parts(place.group(case), case) for case in Case}
     steps = {case: sum(parts[case].values()) for case in Case}
-    num_steps = job.num_train / place.batch
+    num_steps = max(1.0, job.num_train / place.batch)
     more = more_examples(place.batch, job.batch, job.noise_scale)
-    beside_s = {case: _beside_s(job, place, speed.at(case)) for case in Case}
+    beside_s = {case: _beside_s(job, place, speed.at(case), more) for case in Case}
     totals = {
-        case: _epochs(job, case) * more * num_steps * steps[case] + beside_s[case] for case in Case
+        case: _with_interruptions(
+            _epochs(job, case) * more * num_steps * steps[case] + beside_s[case], job, place
+        )
+        for case in Case
     }
     price = _price(job, place)
     alone_s = setting.alone_s()
@@ -124,9 +170,9 @@ def outlook(job: PlannedJob, place: Place) -> PlanPoint:
         batch=place.batch,
         micro_batch=fit.micro_batch,
         accumulation=fit.accumulation,
-        all_reduce=place.all_reduce if place.num > 1 else "",
+        all_reduce=place.all_reduce if place.num > 1 and fit.kind is Kind.DATA else "",
         precision=str(place.precision),
-        kind=str(fit.kind),
+        kind=f"{fit.kind}, checkpointed" if fit.is_checkpointed else str(fit.kind),
         step_s=_bounds(steps),
         epoch_s=_bounds({case: num_steps * seconds for case, seconds in steps.items()}),
         total_s=_bounds(totals),
@@ -142,8 +188,18 @@ def outlook(job: PlannedJob, place: Place) -> PlanPoint:
         memory_limit_bytes=limit,
         network_steps_s=setting.network_steps_s(),
         beside_s=beside_s[Case.LIKELY],
+        paid_devices=place.hosts * place.machine.devices,
+        lr_factor=(
+            scaled_lr(place.batch, job.batch, is_adaptive=False, noise_scale=job.noise_scale),
+            scaled_lr(place.batch, job.batch, is_adaptive=True, noise_scale=job.noise_scale),
+        ),
+        largest_micro_batch=largest_batch(job, limit),
     )
     return replace(point, limit=limit_words(point))
+
+
+def _width(value: Range) -> float:
+    return value.best / value.worst
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,22 +215,27 @@ class _Setting:
         """Return the seconds of a pass of one device by itself, with the update."""
         job, fit = self.job, self.fit
         pass_s = job.fixed_s.likely + job.per_example_s.likely * fit.micro_batch
-        return (pass_s + job.update_s / fit.accumulation) / self.speed.likely
+        return (self._again * pass_s + job.update_s / fit.accumulation) / self.speed.likely
+
+    @property
+    def _again(self) -> float:
+        """Times of a pass: with checkpointing, the forward pass runs twice."""
+        return 2 - self.job.backward_frac if self.fit.is_checkpointed else 1.0
 
     def parts(self, group: Group, case: Case) -> Mapping[str, float]:
         """Return the seconds of a step by part."""
         job, place, fit, faster = self.job, self.place, self.fit, self.speed.at(case)
         shares = fit.kind in (Kind.TENSOR, Kind.PIPELINE)
         inputs = StepInputs(
-            fixed_s=job.fixed_s.at(case) / faster,
-            per_example_s=job.per_example_s.at(case) / faster,
+            fixed_s=self._again * job.fixed_s.at(case) / faster,
+            per_example_s=self._again * job.per_example_s.at(case) / faster,
             backward_frac=job.backward_frac,
             update_s=job.update_s / faster,
             gradients=() if shares else job.gradients,
             all_reduce=_exchange(place, fit.kind, group),
             num_devices=place.num,
             local_devices=place.devices,
-            micro_batch=place.batch / place.num / fit.accumulation,
+            micro_batch=fit.micro_batch,
             accumulation=fit.accumulation,
             spread_frac=job.spread.at(case),
             hides=job.device == "cuda" or place.machine.gpu is not None,
@@ -182,20 +243,35 @@ class _Setting:
             driver=place.driver,
         )
         found = step_time(inputs).parts
+        if fit.kind is Kind.SHARDED:
+            return {**found, "communication": self._sharded_s(inputs, found, group)}
         return {**found, **self._shared_parts(inputs, group)} if shares else found
+
+    def _sharded_s(self, inputs: StepInputs, found: Mapping[str, float], group: Group) -> float:
+        """Return what messages of a sharded step make it longer.
+
+        Weights are fetched in each pass, before the forward and the backward pass: two halves of an
+        all-reduce; gradients are scattered once. All travel while others are computed.
+        """
+        weights = self.job.num_bytes if self.job.size is None else self.job.size.weights
+        fetched_s = inputs.accumulation * all_reduce_s("native", group, weights)
+        scattered_s = all_reduce_s("native", group, self.job.num_bytes) / 2
+        return max(found["communication"], fetched_s + scattered_s - found["compute"])
 
     def _shared_parts(self, inputs: StepInputs, group: Group) -> dict[str, float]:
         """Return compute and communication of devices that compute the same examples."""
         size, num, accumulation = self.job.size, self.place.num, self.fit.accumulation
         assert size is not None
         examples = self.place.batch / accumulation
-        computed_s = accumulation * (inputs.fixed_s + inputs.per_example_s * examples)
-        busy_s = computed_s / num
-        if self.fit.kind is Kind.TENSOR:
-            sent_s = 2 * all_reduce_s("native", group, size.summed * examples)
+        if self.fit.kind is Kind.TENSOR:  # each device starts all kernels
+            busy_s = accumulation * (inputs.fixed_s + inputs.per_example_s * examples / num)
+            sums = max(1, size.num_sums)
+            sent_s = 2 * sums * all_reduce_s("native", group, size.summed * examples / sums)
             whole_s = busy_s + accumulation * sent_s
         else:
             parts = PARTS_OF_A_STAGE * num
+            computed_s = accumulation * (parts * inputs.fixed_s + inputs.per_example_s * examples)
+            busy_s = computed_s / num
             link = group.network if self.place.hosts > 1 else group.inside
             assert link is not None
             whole_s = pipeline_s(
@@ -219,15 +295,30 @@ class _Setting:
 
 
 def _exchange(place: Place, kind: Kind, group: Group) -> Callable[[float], float]:
-    if kind is Kind.SHARDED:
-        return lambda num_bytes: fsdp_s(group, num_bytes)
+    if kind is Kind.SHARDED:  # gradients are scattered: half of an all-reduce
+        return lambda num_bytes: all_reduce_s("native", group, num_bytes) / 2
     return lambda num_bytes: all_reduce_s(place.all_reduce, group, num_bytes)
 
 
-def _beside_s(job: PlannedJob, place: Place, faster: float) -> float:
+def _beside_s(job: PlannedJob, place: Place, faster: float, more: float) -> float:
     """Return the seconds of a training beside its steps."""
     start_s = job.start_s if place.num > 1 else 0.0
-    return job.once_s + job.checkpoint_s + job.validation_s / place.num / faster + start_s
+    validation_s = more * job.validation_s / place.num / faster
+    return job.once_s + more * job.checkpoint_s + validation_s + start_s
+
+
+def _with_interruptions(total_s: float, job: PlannedJob, place: Place) -> float:
+    """Return the expected seconds of a training whose machines fail or are taken away."""
+    if place.interrupted_every_s is None:
+        return total_s
+    failures = Failures(
+        every_s=place.interrupted_every_s,
+        machines=place.hosts,
+        save_s=_SAVE_S,
+        restart_s=_RESTART_S + job.start_s,
+    )
+    interval_s = min(total_s, best_interval_s(failures))
+    return expected_s(total_s, replace(failures, checkpoint_s=max(interval_s, _SAVE_S)))
 
 
 def _epochs(job: PlannedJob, case: Case) -> float:
@@ -237,7 +328,8 @@ def _epochs(job: PlannedJob, case: Case) -> float:
 def _price(job: PlannedJob, place: Place) -> float | None:
     gpu = place.machine.gpu
     name = gpu.name if gpu is not None else _own_name(job)
-    return price_per_hour(place.gpus, name, machines=place.hosts, devices=place.devices)
+    devices = place.machine.devices  # a machine is paid for as a whole
+    return price_per_hour(place.gpus, name, machines=place.hosts, devices=devices)
 
 
 def _own_name(job: PlannedJob) -> str:
@@ -245,7 +337,8 @@ def _own_name(job: PlannedJob) -> str:
 
 
 def _bounds(values: Mapping[Case, float]) -> Bounds:
-    return Bounds(best=values[Case.BEST], likely=values[Case.LIKELY], worst=values[Case.WORST])
+    ends = sorted(values.values())  # a larger batch may turn the best case into the worst
+    return Bounds(best=ends[0], likely=values[Case.LIKELY], worst=ends[-1])
 
 
 def limit_words(point: PlanPoint) -> str:
@@ -258,6 +351,9 @@ def limit_words(point: PlanPoint) -> str:
         words = f"{100 * point.parts_s['compute'] / step_s:.0f} % of the step is compute"
     else:
         words = f"{100 * losses[name]:.0f} % of the step is {_WORDS[name]}"
+    share = point.beside_s / max(point.total_s.likely, 1e-12)
+    if share > _BESIDE:
+        words += f"; {100 * share:.0f} % of the time is beside the steps"
     if point.accumulation > 1:
         words += f"; memory: {point.accumulation} passes of {point.micro_batch} a device"
     return f"{where}: {words}"

@@ -13,7 +13,6 @@ from stepladder.planning.costs.all_reduce import ALL_REDUCES
 from stepladder.planning.hardware.gpus import Gpu
 from stepladder.planning.hardware.machines import THIS, Machine
 from stepladder.planning.hardware.ranges import Range
-from stepladder.planning.hardware.speed import speed_of
 from stepladder.planning.job import PlannedJob, range_input
 from stepladder.planning.outlook import Place, outlook, place_words, why_not
 from stepladder.planning.step.step import Driver
@@ -23,6 +22,7 @@ from stepladder.training.output.wording import rough_time
 
 HOSTS: Final = (1, 2, 4, 8, 16)
 _GIGA: Final = 1e9
+_HOUR_S: Final = 3600.0
 _BITS: Final = 8
 
 
@@ -34,7 +34,8 @@ class Question:
         machines, hosts: kinds of machines, and numbers of them.
         batches: examples of a step over all devices; empty: that of the job.
         all_reduces: names of ways of adding up gradients.
-        precision: of the arithmetic.
+        precision: of the arithmetic; None: that of the measurement.
+        interrupted_every_s: mean seconds after which a machine fails or is taken away; None: never.
         deadline_s, budget: upper limits; None: none.
         gpus: the user's list with prices.
         driver: of single-process replication; None: a process for each device.
@@ -44,7 +45,8 @@ class Question:
     hosts: tuple[int, ...] = HOSTS
     batches: tuple[int, ...] = ()
     all_reduces: tuple[str, ...] = ("native",)
-    precision: Precision = Precision.FP32
+    precision: Precision | None = None
+    interrupted_every_s: float | None = None
     deadline_s: float | None = None
     budget: float | None = None
     gpus: tuple[Gpu, ...] = ()
@@ -70,12 +72,15 @@ def plan(job: PlannedJob, question: Question) -> Plan:
         if reason is not None:
             refused.append(reason)
         else:
-            points.append(outlook(job, place))
+            point = outlook(job, place)
+            is_own = bool(point.all_reduce) or place.num == 1
+            if is_own or place.all_reduce == question.all_reduces[0]:  # a divided model has its own
+                points.append(point)
     if not points:
         raise UsageError(
             f"no training is possible: {refused[0] if refused else 'no machine was named'}",
             where="plan",
-            fix="Change what it names, or name other --machines.",
+            fix="Change the option at its end, or name other --machines.",
         )
     marked = _with_knee(_with_best(points))
     return Plan(
@@ -85,7 +90,7 @@ def plan(job: PlannedJob, question: Question) -> Plan:
         points=tuple(marked),
         refused=tuple(dict.fromkeys(refused)),
         answer=answer_words(marked, question),
-        notes=tuple(_notes(job, marked)),
+        notes=tuple(_notes(job, question, marked)),
         deadline_s=question.deadline_s,
         budget=question.budget,
     )
@@ -96,7 +101,8 @@ def _places(job: PlannedJob, question: Question) -> Iterable[Place]:
     for machine in question.machines:
         for hosts in question.hosts:
             all_of = machine.devices
-            counts = sorted({all_of, *(1 << power for power in range(all_of.bit_length() - 1))})
+            powers = (1 << power for power in range(all_of.bit_length()))
+            counts = sorted({all_of, *(power for power in powers if power < all_of)})
             for devices in counts if hosts == 1 else (all_of,):
                 names = question.all_reduces if hosts * devices > 1 else ("",)
                 for batch in question.batches or (job.batch,):
@@ -109,7 +115,8 @@ def _places(job: PlannedJob, question: Question) -> Iterable[Place]:
                             all_reduce=name,
                             gpus=question.gpus,
                             driver=question.driver,
-                            precision=question.precision,
+                            precision=question.precision or job.precision,
+                            interrupted_every_s=question.interrupted_every_s,
                         )
 
 
@@ -124,81 +131,93 @@ def _now(job: PlannedJob, question: Question) -> PlanPoint | None:
         batch=job.batch,
         all_reduce="",
         gpus=question.gpus,
-        precision=question.precision,
+        precision=job.precision,
     )
     return outlook(job, place) if why_not(job, place) is None else None
 
 
-def price_of(point: PlanPoint) -> float:
-    """Return what counts as the price of a training: money if it is known, else device hours."""
-    if point.cost is not None:
+def price_of(point: PlanPoint, *, is_priced: bool) -> float:
+    """Return what counts as the price of a training: money, or hours of the devices paid for."""
+    if is_priced and point.cost is not None:
         return point.cost.likely
-    return point.num * point.total_s.likely
+    return point.paid_devices * point.total_s.likely / _HOUR_S
+
+
+def _is_priced(points: Sequence[PlanPoint]) -> bool:
+    return all(point.cost is not None for point in points)
 
 
 def _with_best(points: Sequence[PlanPoint]) -> list[PlanPoint]:
     """Mark the points than which no other is faster and cheaper: the Pareto front."""
-    is_priced = all(point.cost is not None for point in points)
-
-    def price(point: PlanPoint) -> float:
-        return price_of(point) if is_priced else point.num * point.total_s.likely
-
-    order = sorted(
-        range(len(points)), key=lambda idx: (points[idx].total_s.likely, price(points[idx]))
-    )
+    is_priced = _is_priced(points)
+    prices = [price_of(point, is_priced=is_priced) for point in points]
+    times = [point.total_s.likely for point in points]
+    order = sorted(range(len(points)), key=lambda idx: (times[idx], prices[idx]))
     lowest, best = math.inf, set()
     for idx in order:
-        if price(points[idx]) < lowest * (1 - 1e-9):
-            lowest = price(points[idx])
+        if prices[idx] < lowest * (1 - 1e-9):
+            lowest = prices[idx]
             best.add(idx)
     return [replace(point, is_best=idx in best) for idx, point in enumerate(points)]
 
 
 def _with_knee(points: Sequence[PlanPoint]) -> list[PlanPoint]:
-    """Mark the best point that is furthest from the line between the ends of the front.
+    """Mark the fastest of the best points to which each step from the cheapest one still pays.
 
-    Time and price are compared by their logarithms: twice as fast for twice as much is a tie.
-
-    Source: Branke et al. 2004, "Finding Knees in Multi-objective Optimization", PPSN VIII.
+    A step pays if it makes the training faster by a larger factor than dearer: with twice the
+    devices, if it is at least 1.41 times as fast.
     """
-    front = sorted((one for one in points if one.is_best), key=lambda one: one.total_s.likely)
-    if len(front) < 3:
-        knee = front[0]
-    else:
-        places = [
-            (math.log(one.total_s.likely), math.log(max(price_of(one), 1e-12))) for one in front
-        ]
-        (x0, y0), (x1, y1) = places[0], places[-1]
-        width, height = (x1 - x0) or 1e-12, (y0 - y1) or 1e-12
-        sums = [(x - x0) / width + (y - y1) / height for x, y in places]
-        knee = front[sums.index(min(sums))]
+    is_priced = _is_priced(points)
+    front = sorted((one for one in points if one.is_best), key=lambda one: -one.total_s.likely)
+    knee = front[0]
+    for point in front[1:]:
+        faster = knee.total_s.likely / point.total_s.likely
+        before, after = (price_of(one, is_priced=is_priced) for one in (knee, point))
+        if after > before * faster:
+            break
+        knee = point
     return [replace(one, is_knee=one is knee) for one in points]
 
 
 def answer_words(points: Sequence[PlanPoint], question: Question) -> str:
     """Return the recommendation in a sentence."""
-    cheapest_first = sorted(points, key=lambda one: (price_of(one), one.total_s.likely))
-    fastest_first = sorted(points, key=lambda one: (one.total_s.likely, price_of(one)))
+    is_priced = _is_priced(points)
+
+    def price(point: PlanPoint) -> float:
+        return price_of(point, is_priced=is_priced)
+
+    cheapest_first = sorted(points, key=lambda one: (price(one), one.total_s.likely))
+    fastest_first = sorted(points, key=lambda one: (one.total_s.likely, price(one)))
     if question.deadline_s is not None:
-        inside = [one for one in cheapest_first if one.total_s.likely <= question.deadline_s]
-        limit = rough_time(question.deadline_s)
-        if not inside:
-            return f"nothing ends within {limit}; the fastest is {point_words(fastest_first[0])}"
-        sure = [one for one in inside if one.total_s.worst <= question.deadline_s]
-        return f"the cheapest within {limit} is {point_words((sure or inside)[0])}"
+        return _within_deadline(cheapest_first, fastest_first[0], question.deadline_s)
     if question.budget is not None:
-        priced = [one for one in fastest_first if one.cost is not None]
-        inside = [one for one in priced if one.cost and one.cost.likely <= question.budget]
-        if not inside:
-            return (
-                f"nothing costs {question.budget:g} or less; the cheapest is "
-                f"{point_words(cheapest_first[0])}"
-            )
-        return f"the fastest for {question.budget:g} or less is {point_words(inside[0])}"
+        return _within_budget([one for one in fastest_first if one.cost], question.budget)
     knee = next(one for one in points if one.is_knee)
     if knee.num == 1:
         return f"one device is enough: {point_words(knee)}"
     return f"more devices stop paying at {point_words(knee)}"
+
+
+def _within_deadline(
+    cheapest_first: Sequence[PlanPoint], fastest: PlanPoint, deadline_s: float
+) -> str:
+    inside = [one for one in cheapest_first if one.total_s.likely <= deadline_s]
+    limit = rough_time(deadline_s)
+    if not inside:
+        return f"nothing ends within {limit}; the fastest is {point_words(fastest)}"
+    sure = [one for one in inside if one.total_s.worst <= deadline_s]
+    return f"the cheapest within {limit} is {point_words((sure or inside)[0])}"
+
+
+def _within_budget(priced: Sequence[PlanPoint], budget: float) -> str:
+    """Return the fastest training for a price, of those whose price is known, fastest first."""
+    if not priced:
+        return "no price of these machines is in the list, so a budget decides nothing"
+    inside = [one for one in priced if one.cost and one.cost.likely <= budget]
+    if inside:
+        return f"the fastest for {budget:g} or less is {point_words(inside[0])}"
+    least = min(priced, key=lambda one: one.cost.likely if one.cost else math.inf)
+    return f"nothing costs {budget:g} or less; the cheapest is {point_words(least)}"
 
 
 def point_words(point: PlanPoint) -> str:
@@ -236,10 +255,14 @@ def _inputs(job: PlannedJob, question: Question) -> Iterable[PlanInput]:
         unknown = Range.exact(0.0, Provenance.ASSUMED, "not known: larger batches waste nothing")
         yield range_input("gradient noise scale", "examples", unknown)
     else:
-        known = Range.exact(job.noise_scale, Provenance.MEASURED, "profile, or --noise-scale")
+        known = Range.exact(job.noise_scale, *job.noise_source)
         yield range_input("gradient noise scale", "examples", known)
     for machine in question.machines:
-        speed = speed_of(job.rates, machine.gpu, question.precision)
+        precision = question.precision or job.precision
+        place = Place(
+            machine=machine, hosts=1, devices=1, batch=1, all_reduce="", precision=precision
+        )
+        speed = place.speed(job)
         if speed is not None:
             yield range_input(f"speed of {machine.name}", "×", speed)
         for connection in (machine.inside, machine.network):
@@ -265,9 +288,17 @@ def _inputs(job: PlannedJob, question: Question) -> Iterable[PlanInput]:
         )
 
 
-def _notes(job: PlannedJob, points: Sequence[PlanPoint]) -> Iterable[str]:
-    if any(point.cost is None for point in points):
+def _notes(job: PlannedJob, question: Question, points: Sequence[PlanPoint]) -> Iterable[str]:
+    unpriced = {point.machine for point in points if point.cost is None}
+    if unpriced and not question.gpus:
         yield "no prices: --prices FILE.csv adds them (docs/planner.md has its columns)"
+    elif unpriced:
+        yield f"no price in the list for {', '.join(sorted(unpriced))}: device hours are compared"
+    if question.interrupted_every_s is not None:
+        yield (
+            "interruptions: 20 s for a checkpoint and 5 min until another machine has started are "
+            "assumed"
+        )
     if job.noise_scale is None and len({point.batch for point in points} | {job.batch}) > 1:
         yield (
             "the gradient noise scale is not known, so larger batches are taken to need no more "

@@ -19,6 +19,7 @@ class ModelSize:
         shares: into how many parts it can divide each of them, and all divisors of that.
         inner: of the activations, those that it divides.
         summed: activations that it adds up in a forward pass.
+        num_sums: places where it does, in a forward pass.
         cut: activations that cross a cut in the middle of the model; None: it cannot be cut.
         num_cuts: places where the model can be cut.
         peaks: what a backward pass holds at the same time, as pairs of activations of an example
@@ -35,6 +36,7 @@ class ModelSize:
     shares: int = 0
     inner: int = 0
     summed: int = 0
+    num_sums: int = 0
     cut: int | None = None
     num_cuts: int = 0
     peaks: tuple[tuple[int, int], ...] = ()

@@ -61,6 +61,10 @@ class PlanPoint:
         cost: price of the whole training; None: prices are not known.
         memory_bytes, memory_limit_bytes: of a device, needed and there; None: not known.
         limit: what limits it, in words.
+        paid_devices: devices of all machines, with those that are not in use.
+        lr_factor: by which this batch multiplies the learning rate; the first is for SGD, the
+            second for Adam and its kin.
+        largest_micro_batch: most examples of a device in a pass; None: no limit is known.
         network_steps_s: seconds of a step with networks of NETWORK_FACTORS times the speed.
         beside_s: seconds beside the steps: start, work done once, validations, checkpoints.
         is_best: no other point is faster and cheaper (without prices: on fewer devices).
@@ -88,6 +92,9 @@ class PlanPoint:
     memory_bytes: float | None = None
     memory_limit_bytes: float | None = None
     limit: str = ""
+    paid_devices: int = 1
+    lr_factor: tuple[float, float] = (1.0, 1.0)
+    largest_micro_batch: int | None = None
     network_steps_s: tuple[float, ...] = ()
     beside_s: float = 0.0
     is_best: bool = False
@@ -123,3 +130,8 @@ class Plan:
     notes: tuple[str, ...] = field(default_factory=tuple)
     deadline_s: float | None = None
     budget: float | None = None
+
+    @property
+    def is_priced(self) -> bool:
+        """True if the price of every training is known; otherwise device hours are compared."""
+        return all(point.cost is not None for point in self.points)

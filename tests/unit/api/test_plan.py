@@ -92,10 +92,22 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         stepladder.plan(EXAMPLE, all_reduce=("rings",), dir=None)
     with pytest.raises(UsageError, match="a budget needs prices"):
         stepladder.plan(EXAMPLE, budget=5, dir=None)
-    with pytest.raises(UsageError, match="is not above 0"):
+    with pytest.raises(UsageError, match="0 is not a number above 0"):
         stepladder.plan(EXAMPLE, batches=(0,), dir=None)
     with pytest.raises(UsageError, match="'fp12' is not a precision"):
         stepladder.plan(EXAMPLE, precision="fp12", dir=None)
+    for option in ("noise_scale", "driver_ms", "epochs", "budget"):
+        for value in (float("nan"), float("inf"), -3):
+            with pytest.raises(UsageError, match="is not a number above 0"):
+                stepladder.plan(EXAMPLE, dir=None, **{option: value})
+    with pytest.raises(UsageError, match="for a watched script"):
+        stepladder.plan(EXAMPLE, epochs=3, dir=None)
+    with pytest.raises(DataError, match="there is no such file"):
+        stepladder.plan(tmp_path / "job.yaml", dir=None)
+    assert main(["plan", str(EXAMPLE), "--from", "runs/demo"]) == 2
+    assert "two jobs were named" in capsys.readouterr().err
+    assert main(["plan", str(EXAMPLE), "--points", "points.csv"]) == 2
+    assert "published points are for validate" in capsys.readouterr().err
     assert main(["plan"]) == 2
     assert "nothing to plan was named" in capsys.readouterr().err
     assert main(["plan", str(EXAMPLE), "--network", "25GB", "--run.dir", str(tmp_path)]) == 2

@@ -47,6 +47,11 @@ def test_a_job_is_described_in_a_few_lines(tmp_path: Path) -> None:
         ("device: Abacus", "'Abacus' is in no list of devices"),
         ("step_ms: 95", "step_ms needs a number by examples"),
         ("epochs: [100, 80]", "the least and the most"),
+        ("batch: 2.9", "2.9 is not a whole number"),
+        ("step_ms: {32: 361, 128: 95}", "a step of more examples is shorter"),
+        ("memory_gb: {32: 4}", "one size is no line"),
+        ("weights_mb: 102MB", "102MB is not a number above 0"),
+        ("precision: fp12", "'fp12' is no precision"),
         ("colour: red", "colour is no key of a job"),
     ],
 )
@@ -63,6 +68,12 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the job lacks device, step_ms") as error:
         job_of_yaml(job_file(tmp_path, "batch: 4\nweights_mb: 1\nexamples: 9\nepochs: 1\n"))
     assert "Add device: text" in (error.value.fix or "")
+
+
+def test_a_job_may_be_sharded(tmp_path: Path) -> None:
+    job = job_of_yaml(job_file(tmp_path, TEXT + "state_mb: 204\nactivation_mb: 90\n"))
+    assert job.size is not None
+    assert job.size.fixed == 102e6 + 102e6 + 204e6
 
 
 def report(**changes: object) -> WatchReport:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from stepladder.config.choices import Precision
 from stepladder.errors import UsageError
 from stepladder.parallel.divided.choice import Kind
 from stepladder.planning.hardware.connections import connection_named
@@ -209,3 +210,81 @@ def test_a_step_of_one_size_is_split_within_bounds() -> None:
     assert (fixed.best, fixed.likely, fixed.worst) == (0, 0.05, 0.2)
     for case in ("best", "likely", "worst"):
         assert getattr(fixed, case) + 10 * getattr(example, case) == pytest.approx(1.0)
+
+
+def test_another_precision_is_a_range_and_bf16_needs_its_arithmetic(make_job: MakeJob) -> None:
+    a100, v100 = (machine_named(name) for name in ("a2-highgpu-1g", "p3.2xlarge"))
+    place = Place(machine=a100, hosts=1, devices=1, batch=64, all_reduce="")
+    same = outlook(make_job(), place)
+    half = outlook(make_job(), replace(place, precision=Precision.BF16))
+    assert half.step_s.best < same.step_s.best
+    assert half.step_s.worst == pytest.approx(same.step_s.worst)  # at worst, it gives nothing
+    old = replace(place, machine=v100, precision=Precision.BF16)
+    assert "no arithmetic in bf16; --precision fp16" in (why_not(make_job(), old) or "")
+    back = why_not(make_job(precision=Precision.BF16), place)
+    assert "what fp32 gives cannot be predicted from steps in bf16" in (back or "")
+
+
+def test_a_machine_is_paid_for_as_a_whole(make_job: MakeJob) -> None:
+    eight = machine_named("p3.16xlarge")
+    place = Place(machine=eight, hosts=1, devices=4, batch=64, all_reduce="native")
+    assert outlook(make_job(), place).paid_devices == 8
+
+
+def test_a_batch_larger_than_an_epoch_is_refused(make_job: MakeJob) -> None:
+    place = Place(machine=THIS, hosts=1, devices=1, batch=64_001, all_reduce="")
+    assert "--batch 64000 or less" in (why_not(make_job(), place) or "")
+
+
+def test_the_worst_case_is_never_shorter_than_the_best(make_job: MakeJob) -> None:
+    """With more examples than were timed, a small fixed time is the worst case."""
+    fixed, example = split_step(0.1, 32, source="a test")
+    job = make_job(fixed_s=fixed, per_example_s=example, batch=32)
+    for batch in (8, 512):
+        found = at(job, 1, batch=batch).step_s
+        assert found.best <= found.likely <= found.worst
+        assert found.best < found.worst
+
+
+def test_interruptions_make_a_training_longer(make_job: MakeJob) -> None:
+    quiet, spot = (at(make_job(), 4, interrupted_every_s=every) for every in (None, 3600.0))
+    assert spot.total_s.likely > 1.05 * quiet.total_s.likely
+    assert spot.step_s == quiet.step_s
+
+
+def test_a_sharded_model_fetches_its_weights_in_each_pass(make_job: MakeJob) -> None:
+    slow = replace(THIS, network=connection_named("1Gbit"))
+    job = make_job(size=SIZE, memory=None)
+    one, four = (
+        outlook(job, Place(machine=slow, hosts=4, devices=1, batch=batch, all_reduce="ring"))
+        for batch in (64, 2048)
+    )
+    assert (one.kind, one.all_reduce) == ("sharded", "")
+    assert four.accumulation > one.accumulation
+    assert four.parts_s["communication"] > 2 * one.parts_s["communication"]
+
+
+def test_checkpointing_comes_before_division(make_job: MakeJob) -> None:
+    small = replace(SIZE, weights=1_000_000_000, trained=1_000_000_000, states=2_000_000_000)
+    large = replace(small, kept=20_000_000_000)
+    job = make_job(size=large, memory=None, num_blocks=20)
+    found = at(job, 4, batch=64)
+    assert found.kind == "data parallel, checkpointed"
+    plain = at(make_job(size=small, memory=None), 4, batch=64)
+    assert found.parts_s["compute"] > 1.2 * plain.parts_s["compute"]
+
+
+def test_a_step_that_is_dearer_than_faster_does_not_pay(make_job: MakeJob) -> None:
+    """Over 500 Mbit/s, two devices are hardly faster than one, for twice the price."""
+    slow = replace(THIS, network=connection_named("500Mbit"))
+    found = plan(make_job(), Question(machines=(slow,), hosts=(1, 2)))
+    assert found.answer.startswith("one device is enough")
+
+
+def test_a_network_that_is_named_wins() -> None:
+    given = connection_named("10Gbit")
+    assert machine_named("4xA100:nvlink3@100Gbit", network=given).network == given
+    assert machine_named("A100@100Gbit").devices == 1
+    with pytest.raises(UsageError, match="neither a known connection") as error:
+        machine_named("4xH100:nvlnk4")
+    assert "4xA100:nvlink3@100Gbit" in (error.value.fix or "")

@@ -54,7 +54,7 @@ def test_points_from_memory_are_shown_and_not_counted(found: Validation) -> None
     assert all(not point.point.is_verified for point in found.of("shown"))
     text = validation_text(found)
     assert all(point.point.id in text for point in found.points)
-    assert "5 are from memory, shown and not counted" in text
+    assert "5 are shown and not counted" in text
     page = validation_page(found)
     assert all(f"| {point.point.id} |" in page for point in found.points)
 

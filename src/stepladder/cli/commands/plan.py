@@ -66,8 +66,10 @@ class Flags:
     """Measure messages first: between two processes of this machine, or those of torchrun."""
     prices: Path | None = None
     """CSV with prices, as for --ladder.prices."""
-    precision: str = "fp32"
-    """Of the arithmetic, as --device.precision."""
+    precision: str | None = None
+    """Of the arithmetic, such as bf16; by default that of the measurement."""
+    interrupted_every: str | None = None
+    """Mean time after which a machine fails, or a spot machine is taken away, such as 12h."""
     deadline: str | None = None
     """Limit of the whole training, such as 90m or 6h: the cheapest within it is named."""
     budget: float | None = None
@@ -92,13 +94,27 @@ def run(argv: list[str]) -> int:
     """Run the command."""
     flags = parse(Flags, argv, command="plan", default=Flags())
     source = flags.source or flags.from_
+    if flags.source and flags.from_:
+        raise UsageError(
+            f"two jobs were named: {flags.source} and {flags.from_}",
+            where="--from",
+            fix="Name only one.",
+        )
+    if flags.points is not None and source != VALIDATE:
+        raise UsageError(
+            "published points are for validate",
+            where="--points",
+            fix=f"Type stepladder plan validate --points {flags.points}",
+        )
     if source == VALIDATE:
         from stepladder.planning.published.points import points_of
         from stepladder.planning.published.validation import validate
-        from stepladder.planning.published.words import validation_text
+        from stepladder.planning.published.words import summary_lines, validation_text
 
         found = validate(None if flags.points is None else points_of(flags.points))
-        flags.output.print_result(to_json(found.summary()), validation_text(found))
+        flags.output.print_result(
+            to_json({"summary": summary_lines(found), **found.summary()}), validation_text(found)
+        )
         return 0
     if not source:
         raise UsageError(
@@ -124,6 +140,9 @@ def run(argv: list[str]) -> int:
         deadline_s=None
         if flags.deadline is None
         else seconds_of(flags.deadline, where="--deadline"),
+        interrupted_every_s=None
+        if flags.interrupted_every is None
+        else seconds_of(flags.interrupted_every, where="--interrupted-every"),
         budget=flags.budget,
         examples=flags.examples,
         epochs=flags.epochs,

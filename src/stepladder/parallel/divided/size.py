@@ -46,6 +46,7 @@ def model_size(
         shares=math.gcd(*(pair.num for pair in pairs)),
         inner=two["inner"] - one["inner"],
         summed=two["summed"] - one["summed"],
+        num_sums=len(pairs),
         cut=None if middle is None else middle.num_bytes,
         num_cuts=len(cuts),
         peaks=_peaks(first, second, sum(weight.nbytes for weight in trained)),

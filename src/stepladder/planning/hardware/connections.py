@@ -27,6 +27,7 @@ _UNITS: Final = {
     "mbyte": _GIGA / 1000,
     "mbyte/s": _GIGA / 1000,
 }
+_LOWEST_BYTES_PER_S: Final = 1e5
 _HIGHEST_BYTES_PER_S: Final = 2e12
 """Above the connections of one device that can be bought; a higher number is a slip of units."""
 
@@ -122,8 +123,13 @@ CONNECTIONS: Final = (
 """Connections by data sheet: bytes per second in one direction, of one device or network card."""
 
 
-def connection_named(text: str, *, option: str = "--network") -> Connection:
+def connection_named(
+    text: str, *, option: str = "--network", example: str = "--network 25Gbit"
+) -> Connection:
     """Return a connection from the list, or one of a speed such as `25Gbit`.
+
+    Args:
+        option, example: that name it, and a right one, for errors.
 
     Raises:
         UsageError: if it is neither, the unit is missing or may mean bits or bytes, or the speed is
@@ -139,22 +145,22 @@ def connection_named(text: str, *, option: str = "--network") -> Connection:
         raise UsageError(
             f"{text!r} is neither a known connection nor a speed",
             where=option,
-            fix=f"Type a speed such as {option} 25Gbit, or one of: {names}.",
+            fix=f"Type a speed such as {example}, or one of: {names}.",
         )
     unit = _UNITS.get(match[2].lower())
     if unit is None:
         raise UsageError(
             f"{text!r} may mean bits or bytes per second, which differ by a factor of eight",
             where=option,
-            fix=f"Type {option} {match[1]}Gbit (networks) or {option} {match[1]}GByte (buses).",
+            fix=f"Write {match[1]}Gbit (networks) or {match[1]}GByte (buses), as in {example}.",
         )
     speed = number * unit
-    if not 0 < speed <= _HIGHEST_BYTES_PER_S:
+    if not _LOWEST_BYTES_PER_S <= speed <= _HIGHEST_BYTES_PER_S:
         raise UsageError(
             f"a connection of {text} is not possible: "
-            f"{'no byte would arrive' if speed <= 0 else 'none is that fast'}",
+            f"{'hardly a byte would arrive' if not speed > 1 else 'none has such a speed'}",
             where=option,
-            fix=f"Type the speed of one machine's network, such as {option} 25Gbit.",
+            fix=f"Type the speed of one machine's network, such as {example}.",
         )
     return Connection(
         name=text.strip(),

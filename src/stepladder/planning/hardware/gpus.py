@@ -118,12 +118,15 @@ def price_per_hour(
 _OPTIONAL = ("tf32_flops_per_s", "devices", "memory_bytes")  # columns that a list may leave out
 
 
-def read_gpus(path: Path) -> tuple[Gpu, ...]:
+def read_gpus(path: Path, *, option: str = "--ladder.prices") -> tuple[Gpu, ...]:
     """Read a list of GPUs with prices from a CSV whose columns are the fields of Gpu.
 
     An empty price is unknown. The column tf32_flops_per_s is optional: by default, the value of the
     GPU of that name in the built-in list is used. So are memory_bytes, and devices, by default 1:
     several rows of one name are machines with different numbers of it.
+
+    Args:
+        option: that names the file.
 
     Raises:
         DataError: if the file or a column is missing, or a value is not a number above 0.
@@ -135,7 +138,7 @@ def read_gpus(path: Path) -> tuple[Gpu, ...]:
         raise DataError(
             f"the list of GPUs cannot be read ({error})",
             where=str(path),
-            fix="Pass a CSV in UTF-8 to --ladder.prices (see docs/rungs.md), or leave it out.",
+            fix=f"Pass a CSV in UTF-8 to {option} (see docs/planner.md), or leave it out.",
         ) from None
     wanted = [field.name for field in fields(Gpu) if field.name not in _OPTIONAL]
     missing = [name for name in wanted if not rows or name not in rows[0]]

@@ -11,7 +11,8 @@ from stepladder.planning.hardware.connections import CONNECTIONS, Connection, co
 from stepladder.planning.hardware.gpus import GPUS, OLDER_GPUS, Gpu, gpu_named
 
 THIS: Final = "this"
-_DESCRIBED: Final = re.compile(r"(\d+)x([A-Za-z0-9 ]+?)(?::([\w.-]+))?(?:@([\w./-]+))?")
+_DESCRIBED: Final = re.compile(r"(?:(\d+)x)?([A-Za-z0-9 -]+?)(?::([\w.-]+))?(?:@([\w./ -]+))?")
+_EXAMPLE: Final = "4xA100:nvlink3@100Gbit"
 _BY_NAME: Final = {one.name: one for one in CONNECTIONS}
 _AWS: Final = "Amazon EC2, accelerated computing instances, as of 2024, from memory"
 _AZURE: Final = "Azure, sizes of virtual machines with GPUs, as of 2024, from memory"
@@ -91,12 +92,16 @@ MACHINES: Final = (
 
 
 def machine_named(
-    text: str, *, network: Connection | None = None, gpus: tuple[Gpu, ...] = GPUS
+    text: str,
+    *,
+    network: Connection | None = None,
+    inside: Connection | None = None,
+    gpus: tuple[Gpu, ...] = GPUS,
 ) -> Machine:
     """Return a machine of a cloud, one described as `4xA100:nvlink3@100Gbit`, or `this`.
 
     Args:
-        network: replaces that of the machine; needed by `this`, and by a description without one.
+        network, inside: replace those of the machine.
         gpus: the user's list, before the built-in one.
 
     Raises:
@@ -104,28 +109,34 @@ def machine_named(
     """
     found = next((one for one in MACHINES if one.name.lower() == text.strip().lower()), None)
     if found is not None:
-        return found if network is None else replace(found, network=network, cards=1)
-    count, name, inside, given = _parts_of(text)
-    if given is not None:
-        network = connection_named(given, option="--machines")
+        cards = found.cards if network is None else 1
+        within = None if found.inside is None else inside or found.inside
+        return replace(found, network=network or found.network, cards=cards, inside=within)
+    count, name, between, given = _parts_of(text)
+    if network is None and given is not None:
+        network = connection_named(given, option="--machines", example=_EXAMPLE)
     if network is None:
         network = replace(_BY_NAME["10gbe"], name="10gbe (assumed; --network changes it)")
     is_this = name.lower() == THIS
     gpu = None if is_this else gpu_named((*gpus, *GPUS, *OLDER_GPUS), name)
     if gpu is None and not is_this:
         known = ", ".join(one.name for one in MACHINES)
+        devices = ", ".join(dict.fromkeys(one.name for one in (*gpus, *GPUS)))
         raise UsageError(
             f"{text!r} is no known machine, and {name!r} no known device",
             where="--machines",
-            fix=f"Type 4xA100:nvlink3@100Gbit for a machine of your own, {THIS} for one like that "
-            f"of the profile, or one of: {known}.",
+            fix=f"Type {_EXAMPLE} for a machine of your own (devices: {devices}), {THIS} for one "
+            f"like that of the profile, or one of: {known}.",
         )
-    between = connection_named(inside, option="--machines") if inside else _BY_NAME["pcie3"]
+    if inside is None:
+        inside = _BY_NAME["pcie3"]
+        if between is not None:
+            inside = connection_named(between, option="--machines", example=_EXAMPLE)
     return Machine(
         name=text.strip(),
         gpu=gpu,
         devices=count,
-        inside=between if count > 1 else None,
+        inside=inside if count > 1 else None,
         network=network,
     )
 
@@ -134,12 +145,11 @@ def _parts_of(text: str) -> tuple[int, str, str | None, str | None]:
     """Return devices, their name, and the connections of `4xA100:nvlink3@100Gbit`."""
     match = _DESCRIBED.fullmatch(text.strip())
     if match is None:
-        name, _, given = text.strip().partition("@")
-        return 1, name, None, given or None
-    if int(match[1]) < 1:
+        return 1, text.strip(), None, None
+    if int(match[1] or 1) < 1:
         raise UsageError(
             f"{text!r} has no device",
             where="--machines",
             fix="Type the number of devices of a machine, such as 4xA100.",
         )
-    return int(match[1]), match[2], match[3], match[4]
+    return int(match[1] or 1), match[2], match[3], match[4]

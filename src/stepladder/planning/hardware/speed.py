@@ -11,6 +11,7 @@ from stepladder.planning.hardware.gpus import GPUS, OLDER_GPUS, Gpu, gpu_named
 from stepladder.planning.hardware.ranges import Range
 from stepladder.records.profile import Profile, Provenance, is_mostly_conv
 
+_NO_BF16: Final = ("K20", "K80", "P100", "V100", "T4")
 COMPUTE_BOUND_MFU: Final = 0.5
 """Model FLOPs utilisation from which the peak, not the bandwidth, is the limit."""
 _REACHED: Final = (1.0, 0.7, 0.5)
@@ -95,11 +96,47 @@ def roofline_gain(
     return Gain(more_flops=more_flops, more_bytes=more_bytes, speed=speed)
 
 
+def has_no_bf16(gpu: Gpu | None, precision: Precision) -> bool:
+    """Return True if a device is known to compute in bfloat16 more slowly than in 32 bits."""
+    return gpu is not None and gpu.name in _NO_BF16 and precision is Precision.BF16
+
+
+def precision_gain(
+    rates: Rates | None, gpu: Gpu | None, *, measured: Precision, asked: Precision
+) -> Range | None:
+    """Return how many times as fast a step is in another precision than that of the measurement.
+
+    Returns:
+        None if it cannot be predicted: from 16 bits back to 32.
+    """
+    if measured is asked:
+        return Range.exact(1.0, Provenance.MEASURED, "the precision of the measurement")
+    if measured is not Precision.FP32:
+        return None
+    if gpu is None and rates is not None and rates.half_gain:
+        return Range.exact(rates.half_gain, Provenance.REPLAYED, "profile: operations in bf16")
+    own = gpu
+    if own is None and rates is not None:
+        own = gpu_named((*GPUS, *OLDER_GPUS), rates.name)
+    if own is None:
+        return None
+    is_conv = rates is not None and rates.is_conv
+    most = own.half_flops_per_s / own.flops_per_s(Precision.FP32, has_conv=is_conv)
+    return Range(
+        best=max(1.0, most),
+        likely=max(1.0, math.sqrt(most)),
+        worst=1.0,
+        provenance=Provenance.ASSUMED,
+        source=f"data sheet of a {own.name}: at most the ratio of its peaks",
+    )
+
+
 def speed_of(rates: Rates | None, gpu: Gpu | None, precision: Precision) -> Range | None:
     """Return how many times as fast a machine's device computes as that of the measurement.
 
     Args:
         gpu: of the machine; None: the same device.
+        precision: of the measurement, so that like is compared with like.
 
     Returns:
         1 for the same device; None if it cannot be predicted.

@@ -84,6 +84,12 @@ def points_of(path: Path) -> dict[str, Point]:
             fix="Use the columns of src/stepladder/planning/published/points.csv, a row a point.",
         ) from None
     for line, point in enumerate(found.values(), start=2):
+        if not min(point.gpus, point.gpus_per_host, point.batch, point.value) > 0:
+            raise DataError(
+                f"{point.id} has no devices, no batch or no throughput",
+                where=f"{path}:{line}",
+                fix="Write numbers above 0.",
+            )
         if point.unit not in RATES:
             raise DataError(
                 f"the unit {point.unit!r} of {point.id} does not say how long a step takes",

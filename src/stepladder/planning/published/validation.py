@@ -216,7 +216,8 @@ class _Model:
 def fitted(model: _Model, rows: list[Point]) -> tuple[_Model, FitLog | None]:
     """Return the model with its one number fitted to the two smallest configurations."""
     case = model.case
-    if case.fitted is Fitted.NOTHING or len(rows) < 2 or not rows[1].is_verified:
+    is_usable = len(rows) > 1 and rows[1].is_verified and not rows[1].is_superlinear
+    if case.fitted is Fitted.NOTHING or not is_usable:
         return model, None
     name = "spread" if case.fitted is Fitted.SPREAD else "driver_example_s"
     wanted = seconds_of(rows[1], case)
@@ -262,7 +263,7 @@ def _checked(model: _Model, point: Point, place: int) -> Checked:
 
 
 def _role(case: Case, point: Point, place: int) -> str:
-    if not point.is_verified:
+    if not point.is_verified or point.is_superlinear:
         return "shown"
     if case.base_s is None and place == 0:
         return "base"

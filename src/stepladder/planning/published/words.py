@@ -47,7 +47,7 @@ def summary_lines(found: Validation) -> list[str]:
     lines = [
         f"{len(found.points)} published points: {len(found.of('base'))} are the smallest of their "
         f"case, {len(found.of('fitted'))} are fitted, {len(predicted)} predicted, "
-        f"{len(found.of('shown'))} are from memory, shown and not counted",
+        f"{len(found.of('shown'))} are shown and not counted",
         f"error of the predicted: median {100 * median(errors):.1f} %, {near} of {len(errors)} "
         f"within 12 %, the largest {100 * max(errors):.1f} %",
         f"with data sheets only: {inside} of {len(bands)} within the stated band, which is "

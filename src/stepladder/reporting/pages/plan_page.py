@@ -84,12 +84,11 @@ def render_plan(found: Plan) -> str:
         noise=_range(knee.total_s, rough_time),
         caption=_place(knee),
         head=_head(has_cost=has_cost),
-        figures=[_time_figure(points), _front_figure(points, has_cost=has_cost)],
+        figures=[_time_figure(points), _front_figure(points)],
         rows=[(_cells(point, has_cost=has_cost), point, _as_json(point)) for point in points],
         legend=[(f"ph-{style}", name) for name, style in _STYLES.items()],
         split=[(_place(point), _bar(point), point.limit) for point in best],
         inputs=[_input(one) for one in found.inputs],
-        price=_device_price(best),
         network=len(NETWORK_FACTORS) // 2,
         factors=json.dumps(NETWORK_FACTORS),
     )
@@ -104,8 +103,8 @@ def _script() -> Script:
 
 
 def _head(*, has_cost: bool) -> tuple[str, ...]:
-    head = ("machines", "batch", "each", "all-reduce", "step", "epoch", "to the end", "efficiency")
-    return (*head, *(("cost",) if has_cost else ()), "limit")
+    head = ("machines", "batch", "each", "exchange", "step", "epoch", "examples", "to the end")
+    return (*head, "efficiency", *(("cost",) if has_cost else ()), "limit")
 
 
 def _cells(point: PlanPoint, *, has_cost: bool) -> tuple[str, ...]:
@@ -113,7 +112,7 @@ def _cells(point: PlanPoint, *, has_cost: bool) -> tuple[str, ...]:
     each = f"{point.micro_batch:,}"
     if point.accumulation > 1:
         each = f"{point.accumulation} × {each}"
-    how = point.all_reduce if point.kind == "data parallel" else point.kind
+    how = " ".join(part for part in (point.all_reduce, _kind(point)) if part)
     cells = (
         f"{_place(point)}{mark}",
         f"{point.batch:,}",
@@ -121,6 +120,7 @@ def _cells(point: PlanPoint, *, has_cost: bool) -> tuple[str, ...]:
         how,
         step_words(point.step_s.likely),
         rough_time(point.epoch_s.likely),
+        f"{100 * point.more_examples_frac:+.0f} %",
         f"{rough_time(point.total_s.likely)}{_range(point.total_s, rough_time)}",
         percent(point.efficiency, 0),
     )
@@ -136,6 +136,11 @@ def step_words(seconds: float) -> str:
 def _place(point: PlanPoint) -> str:
     devices = f" × {point.devices}" if point.devices > 1 else ""
     return f"{point.hosts} × {point.machine}{devices}"
+
+
+def _kind(point: PlanPoint) -> str:
+    """Return how the devices share the work, unless each has a copy of the model."""
+    return point.kind.removeprefix("data parallel").removeprefix(", ")
 
 
 def _range(bounds: Bounds, say: Callable[[float], str]) -> str:
@@ -204,13 +209,14 @@ def _time_figure(points: Sequence[PlanPoint]) -> Figure:
     )
 
 
-def _front_figure(points: Sequence[PlanPoint], *, has_cost: bool) -> Figure:
+def _front_figure(points: Sequence[PlanPoint]) -> Figure:
     """Draw price against time: the best trainings as a line, the others as dots."""
     front = sorted((one for one in points if one.is_best), key=lambda one: one.total_s.likely)
-    unit = "price" if has_cost else "device hours"
+    is_priced = all(point.cost is not None for point in points)
+    unit = "price" if is_priced else "device hours"
 
     def value(point: PlanPoint) -> float:
-        return price_of(point) / (1 if has_cost else _HOUR_S)
+        return price_of(point, is_priced=is_priced)
 
     def tips(some: Sequence[PlanPoint]) -> list[str]:
         return [f"{point_words(one)}; {unit} {value(one):,.3g}" for one in some]
@@ -273,18 +279,14 @@ def _as_json(point: PlanPoint) -> str:
         "perEpoch": point.epoch_s.likely / max(point.step_s.likely, 1e-12),
         "epochs": point.epochs.likely,
         "beside": point.beside_s,
+        "price": None if point.cost is None else _hourly(point.cost.likely, point.total_s.likely),
     }
     return json.dumps(facts, separators=(",", ":"))
 
 
-def _device_price(points: Sequence[PlanPoint]) -> float:
-    """Return the mean price of a device for an hour; 1 if it is not known."""
-    prices = [
-        one.cost.likely / one.num / (one.total_s.likely / _HOUR_S)
-        for one in points
-        if one.cost is not None and one.total_s.likely > 0
-    ]
-    return round(sum(prices) / len(prices), 2) if prices else 1.0
+def _hourly(cost: float, total_s: float) -> float:
+    """Return the price of an hour of all machines."""
+    return float(f"{cost / max(total_s, 1e-9) * _HOUR_S:.6g}")
 
 
 def _input(one: PlanInput) -> tuple[str, str, str, str]:

@@ -21,10 +21,10 @@
   const update = () => {
     const level = +inputs.network.value;
     const longer = 2 ** +inputs.epochs.value;
-    const price = +inputs.price.value;
+    const price = 2 ** +inputs.price.value;
     say("network", `${factors[level]}×`);
     say("epochs", `${longer.toPrecision(2)}×`);
-    say("price", price.toPrecision(3));
+    say("price", `${price.toPrecision(2)}×`);
     for (const row of rows) {
       const one = JSON.parse(row.dataset.point);
       const epoch = one.perEpoch * one.steps[level];
@@ -32,7 +32,7 @@
       put(row, "step", time(one.steps[level]));
       put(row, "epoch", time(epoch));
       put(row, "to the end", time(total));
-      put(row, "cost", (price * one.num * total / 3600).toPrecision(3));
+      if (one.price !== null) put(row, "cost", (price * one.price * total / 3600).toPrecision(3));
     }
   };
   box.hidden = false;
