@@ -34,8 +34,8 @@ stepladder plan validate                               # the planner against pub
 The result is a table, `plan.json` and `plan.html`, in which sliders change the network, the epochs
 and the prices. A point is marked if no other is faster and cheaper (without prices: for fewer hours
 of the devices that are paid for), and one of these where more devices stop paying: beyond it, a
-training becomes dearer by a larger factor than faster. `--deadline` names the cheapest training that ends in time, `--budget` the fastest that is
-cheap enough.
+training becomes dearer by a larger factor than faster. `--deadline` names the cheapest training
+that ends in time, `--budget` the fastest that is cheap enough.
 
 ## What is known, and how well
 
@@ -62,8 +62,9 @@ a step is later than the mean by z standard deviations (0.56 of 2 devices, 2.3 o
 Devices of a host share its loader (*data*); `--driver-ms` adds the one process that feeds all
 devices of single-process replication (*driver*). If a step does not fit into the memory of a
 device, it takes several passes, then activations are computed again, then the model is sharded,
-then its layers are divided. `--interrupted-every 12h` adds what failures cost, or spot machines that
-are taken away. plan.json also has the largest batch that fits, and the factors of the learning rate.
+then its layers are divided. `--interrupted-every 12h` adds what failures cost, or spot machines
+that are taken away. plan.json also has the largest batch that fits, and the factors of the learning
+rate.
 
 `stepladder.planning.simulation` simulates what formulas cannot say: single slow devices and backup
 workers, parameter servers with workers that do not wait, failures and machines that are taken away.
