@@ -34,6 +34,8 @@ _STYLES: Final = {
     "data": "data_wait",
 }
 _HOUR_S: Final = 3600.0
+_WIDE: Final = 10.0
+"""Ratio of times from which an axis is logarithmic."""
 
 
 def plan_text(found: Plan) -> str:
@@ -231,6 +233,7 @@ def _front_figure(points: Sequence[PlanPoint]) -> Figure:
             tips=tips(front),
         )
     ]
+    times = [one.total_s.likely for one in points]
     others = sorted((one for one in points if not one.is_best), key=lambda one: one.total_s.likely)
     if others:
         lines.insert(
@@ -250,7 +253,8 @@ def _front_figure(points: Sequence[PlanPoint]) -> Figure:
             title=f"{unit} of the whole training by its hours",
             x_label="hours to the end",
             y_unit=NUMBER,
-            y_covers=(0.0,),
+            may_be_log=True,
+            is_log_x=max(times) > _WIDE * min(times) > 0,
         ),
         keys=tuple((line.style, line.name) for line in reversed(lines)),
     )
