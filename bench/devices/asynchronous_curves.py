@@ -3,7 +3,8 @@
     python -m bench.devices.asynchronous_curves [--seeds 5] [--quick]
 
 The task, workers and batch of bench.devices.asynchronous, all with one learning rate. Workers are
-simulated, so each training can be repeated to the bit. With a straggler, the last worker is three
+simulated, so each training can be repeated to the bit, but for those of Hogwild, which are threads
+of their own. With a straggler, the last worker is three
 times slower.
 """
 
@@ -42,6 +43,8 @@ WAYS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "backup worker, 1 straggler": (*method("backup_workers"), *_STRAGGLER),
     "local SGD, 8 steps": (*method("local_sgd", local_steps=LOCAL_STEPS), *_SIMULATED),
+    "DiLoCo, 8 steps": (*method("diloco", local_steps=LOCAL_STEPS), *_SIMULATED),
+    "Hogwild": method("hogwild"),
 }
 
 
