@@ -4,9 +4,9 @@ python -m bench.planning.step_memory [--only NAME ...]
 
 Each network trains on batches of 8 pictures with AdamW on the CPU, in a process of its own. Two
 predictions of that batch: by following the shapes of its step, without computing it, and by a line
-through the measured peaks of steps of 2 and 4 pictures. Measured by allocator events (tensors that the step creates,
-with weights and the optimizer's state), with the growth of the resident memory beside it. Goal:
-within 10 % for nine of ten.
+through the measured peaks of steps of 2 and 4 pictures. Measured by allocator events (tensors that
+the step creates, with weights and the optimizer's state), with the growth of the resident memory
+beside it. Goal: within 10 % for nine of ten.
 """
 
 from __future__ import annotations

@@ -66,6 +66,12 @@ then its layers are divided. `--interrupted-every 12h` adds what failures cost, 
 that are taken away. plan.json also has the largest batch that fits, and the factors of the learning
 rate.
 
+The memory of a step is a line through its measured peaks at two sizes. Without a device, shapes
+alone can be followed through a step (`measuring.model.traced_memory`): of twenty networks of timm,
+and of four with bf16 or checkpointing, both predictions were held against allocator events; the
+traced ones were within 0.1 %, the lines within 10 % for 23 of 24
+(`bench/results/step_memory.md`).
+
 `stepladder.planning.simulation` simulates what formulas cannot say: single slow devices and backup
 workers, parameter servers with workers that do not wait, failures and machines that are taken away.
 Where both hold, tests hold it to the formulas.
