@@ -161,6 +161,12 @@ SECTIONS = (
         "without computing, and by a line through two smaller, measured peaks.",
     ),
     Section(
+        "step_times",
+        "Steps of several processes, planned",
+        "The step of two and four processes and hosts whose computation is a sleep, predicted by "
+        "`stepladder plan`'s formulas from the measured cost of a message.",
+    ),
+    Section(
         "devices_startup",
         "Start of several devices",
         "What each way to start two devices adds to a training of six steps.",
