@@ -14,7 +14,7 @@ from stepladder.config.naming import with_run_folder_of
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import ModelConfig, Recipe
 from stepladder.config.resolve import Resolved, resolve, settings_of_call
-from stepladder.errors import DataError, UsageError
+from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.machine.activity import doing, is_reported
 from stepladder.records.near_paths import did_you_mean_path
 from stepladder.records.run_files import (
@@ -184,3 +184,19 @@ def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:
             fix=did_you_mean(runs) if runs else _WROTE[or_watched],
         )
     return folder
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a result.
+
+    Raises:
+        ResourceError: if it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(
+            f"the folder cannot be made ({error.strerror or error})",
+            where=str(folder),
+            fix="Type --run.dir FOLDER with one that you may write to.",
+        ) from error

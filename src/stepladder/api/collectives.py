@@ -43,6 +43,7 @@ def bench_collectives(
         UsageError: if there are fewer than two devices, or a size is no multiple of 4.
         ResourceError: if a process ends, or the processes do not meet.
     """
+    from stepladder.api.call import make_folder
     from stepladder.ladder.summary.machine import this_machine
     from stepladder.measuring.ranks.collectives import SIZES, Member, measure_collectives
     from stepladder.measuring.ranks.team import Team
@@ -54,7 +55,7 @@ def bench_collectives(
     from stepladder.reporting.pages.collectives_page import write_collectives_page
 
     place, folder = place_of(), Path(dir)
-    _make(folder)
+    make_folder(folder)
     wanted = tuple(sorted(set(sizes))) or SIZES
     _require(devices if place is None else place.size, wanted, num_rounds)
     if place is not None and place.rank:
@@ -85,19 +86,6 @@ def _with_other_remedy() -> Iterator[None]:
     except ResourceError as error:
         error.fix = "Use smaller --sizes, or fewer --devices."
         raise
-
-
-def _make(folder: Path) -> None:
-    from stepladder.errors import ResourceError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(
-            f"the folder cannot be made ({error.strerror or error})",
-            where=str(folder),
-            fix="Type --run.dir FOLDER with one that you may write to.",
-        ) from error
 
 
 def _require_memory(num_local: int, sizes: Sequence[int]) -> None:

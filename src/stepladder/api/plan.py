@@ -114,20 +114,13 @@ def plan(
 
 
 def _write(found: Plan, folder: Path) -> None:
-    from stepladder.errors import ResourceError
+    from stepladder.api.call import make_folder
     from stepladder.records import to_json
     from stepladder.records.files import write_json
     from stepladder.records.plan import PLAN_FILE
     from stepladder.reporting.pages.plan_page import write_plan_page
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(
-            f"the folder cannot be made ({error.strerror or error})",
-            where=str(folder),
-            fix="Type --run.dir FOLDER with one that you may write to.",
-        ) from error
+    make_folder(folder)
     write_json(folder / PLAN_FILE, to_json(found))
     write_plan_page(folder)
 

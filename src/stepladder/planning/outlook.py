@@ -10,7 +10,7 @@ from typing import Final
 from stepladder.config.choices import Precision
 from stepladder.parallel.divided.choice import PARTS_OF_A_STAGE, Kind
 from stepladder.planning.costs.all_reduce import Group, all_reduce_s, slowed
-from stepladder.planning.costs.divided import pipeline_s
+from stepladder.planning.costs.divided import pipeline_s, tensor_parallel_s
 from stepladder.planning.hardware.gpus import Gpu, price_per_hour
 from stepladder.planning.hardware.machines import Machine
 from stepladder.planning.hardware.ranges import Case, Range
@@ -21,6 +21,7 @@ from stepladder.planning.simulation.failures import Failures, best_interval_s, e
 from stepladder.planning.step.step import Driver, StepInputs, step_time
 from stepladder.planning.target import more_examples, scaled_lr
 from stepladder.records.plan import NETWORK_FACTORS, Bounds, PlanPoint
+from stepladder.training.output.wording import rough_time
 
 _HOUR_S: Final = 3600.0
 _NAMED: Final = 0.05
@@ -108,7 +109,7 @@ def why_not(job: PlannedJob, place: Place) -> str | None:
             f"{where}: batch {place.batch:,} is more than the {job.num_train:,} examples of an "
             f"epoch; --batch {job.num_train} or less"
         )
-    unknown = _why_no_speed(job, place)
+    unknown = _why_no_speed(job, place) or _why_no_end(job, place)
     if unknown is not None:
         return f"{where}: {unknown}"
     limit = memory_limit(job, place.machine)
@@ -131,6 +132,17 @@ def _why_no_speed(job: PlannedJob, place: Place) -> str | None:
     return (
         f"the speed of {job.device_name} is not known, so that of another device cannot be "
         "predicted; --machines this plans for more of the same"
+    )
+
+
+def _why_no_end(job: PlannedJob, place: Place) -> str | None:
+    """Return why interruptions leave no time to train."""
+    failures = _failures(job, place)
+    if failures is None or failures.rate_per_s * (failures.save_s + failures.restart_s) < 1:
+        return None
+    return (
+        f"one of {place.hosts:,} machines is lost every {rough_time(1 / failures.rate_per_s)}, "
+        "sooner than another has started; fewer --hosts, or a longer --interrupted-every"
     )
 
 
@@ -266,7 +278,7 @@ class _Setting:
         if self.fit.kind is Kind.TENSOR:  # each device starts all kernels
             busy_s = accumulation * (inputs.fixed_s + inputs.per_example_s * examples / num)
             sums = max(1, size.num_sums)
-            sent_s = 2 * sums * all_reduce_s("native", group, size.summed * examples / sums)
+            sent_s = tensor_parallel_s(group, size.summed * examples / sums, num_sums=sums)
             whole_s = busy_s + accumulation * sent_s
         else:
             parts = PARTS_OF_A_STAGE * num
@@ -309,16 +321,22 @@ def _beside_s(job: PlannedJob, place: Place, faster: float, more: float) -> floa
 
 def _with_interruptions(total_s: float, job: PlannedJob, place: Place) -> float:
     """Return the expected seconds of a training whose machines fail or are taken away."""
-    if place.interrupted_every_s is None:
+    failures = _failures(job, place)
+    if failures is None:
         return total_s
-    failures = Failures(
+    interval_s = min(total_s, best_interval_s(failures))
+    return expected_s(total_s, replace(failures, checkpoint_s=max(interval_s, _SAVE_S)))
+
+
+def _failures(job: PlannedJob, place: Place) -> Failures | None:
+    if place.interrupted_every_s is None:
+        return None
+    return Failures(
         every_s=place.interrupted_every_s,
         machines=place.hosts,
         save_s=_SAVE_S,
         restart_s=_RESTART_S + job.start_s,
     )
-    interval_s = min(total_s, best_interval_s(failures))
-    return expected_s(total_s, replace(failures, checkpoint_s=max(interval_s, _SAVE_S)))
 
 
 def _epochs(job: PlannedJob, case: Case) -> float:

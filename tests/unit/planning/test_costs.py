@@ -114,7 +114,7 @@ def test_parts_of_a_model() -> None:
     pair = Group(hosts=1, devices=2, inside=Link.plain(alpha_s=0, beta_s=1e-9), network=None)
     assert fsdp_s(pair, 1e9) == pytest.approx(3 * 0.5)
     assert fsdp_s(pair, 1e9, is_resharded=False) == pytest.approx(2 * 0.5)
-    assert tensor_parallel_s(pair, 1e6, num_layers=12) == pytest.approx(4 * 12 * 1e-3)
+    assert tensor_parallel_s(pair, 1e6, num_sums=24) == pytest.approx(4 * 12 * 1e-3)
     assert pipeline_bubble_frac(4, 12) == pytest.approx(3 / 15)
     assert pipeline_bubble_frac(4, 12, interleaved=2) == pytest.approx(3 / 27)
     assert pipeline_bubble_frac(1, 4) == 0

@@ -250,6 +250,11 @@ def test_interruptions_make_a_training_longer(make_job: MakeJob) -> None:
     quiet, spot = (at(make_job(), 4, interrupted_every_s=every) for every in (None, 3600.0))
     assert spot.total_s.likely > 1.05 * quiet.total_s.likely
     assert spot.step_s == quiet.step_s
+    place = Place(
+        machine=THIS, hosts=4, devices=1, batch=64, all_reduce="ring", interrupted_every_s=60.0
+    )
+    said = why_not(make_job(), place) or ""
+    assert "one of 4 machines is lost every 15 s, sooner than another has started" in said
 
 
 def test_a_sharded_model_fetches_its_weights_in_each_pass(make_job: MakeJob) -> None:

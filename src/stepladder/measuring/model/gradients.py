@@ -24,7 +24,8 @@ def measure_gradients(subject: Subject) -> tuple[Gradient, ...]:
     The weights and their gradients do not change.
     """
     learning = [weight for weight in subject.model.parameters() if weight.requires_grad]
-    batch = subject.to_device(subject.batch_of(subject.batch_size))
+    size = subject.recipe.batch.micro_batch_size or subject.batch_size  # larger ones may not fit
+    batch = subject.to_device(subject.batch_of(min(size, subject.batch_size)))
     with untouched(subject.model):
         times = [_one_pass(subject, learning, batch) for _ in range(_NUM_PASSES)]
     return grouped(times[-1])

@@ -5,9 +5,6 @@ from __future__ import annotations
 from stepladder.planning.costs.all_reduce import Group, all_reduce_s
 from stepladder.records.collectives import Link
 
-_SUMS_A_LAYER = 4
-"""All-reduces of tensor parallelism for each layer: two in the forward pass, two backward."""
-
 
 def fsdp_s(group: Group, num_bytes: float, *, is_resharded: bool = True) -> float:
     """Return the seconds of a sharded step's messages: an all-gather is half of an all-reduce.
@@ -24,16 +21,17 @@ def fsdp_s(group: Group, num_bytes: float, *, is_resharded: bool = True) -> floa
     return halves / 2 * all_reduce_s("native", group, num_bytes)
 
 
-def tensor_parallel_s(group: Group, summed_bytes: float, *, num_layers: int) -> float:
+def tensor_parallel_s(group: Group, summed_bytes: float, *, num_sums: int) -> float:
     """Return the seconds of tensor parallelism's messages in a step, which nothing hides.
 
     Args:
         summed_bytes: activations of the examples of a step that are added up at one place.
-        num_layers: of the model: four all-reduces each.
+        num_sums: places in a forward pass: an attention and an MLP have one each. The backward pass
+            has as many.
 
     Source: Shoeybi et al. 2019, "Megatron-LM", section 3, arXiv:1909.08053.
     """
-    return _SUMS_A_LAYER * num_layers * all_reduce_s("native", group, summed_bytes)
+    return 2 * num_sums * all_reduce_s("native", group, summed_bytes)
 
 
 def pipeline_bubble_frac(num_stages: int, num_parts: int, *, interleaved: int = 1) -> float:

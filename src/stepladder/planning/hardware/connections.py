@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -201,11 +200,6 @@ def fitted_connection(found: Collectives, *, line_bytes_per_s: float | None = No
         source=f"bench-collectives, {found.fit.num_ranks} ranks on {hosts} "
         f"host{'s' if hosts > 1 else ''}",
     )
-
-
-def names() -> Iterable[str]:
-    """Return the names of all connections."""
-    return (one.name for one in CONNECTIONS)
 
 
 def _number(text: str) -> float | None:
