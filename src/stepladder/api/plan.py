@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from stepladder.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from stepladder.config.choices import Precision
     from stepladder.planning.job import PlannedJob
-    from stepladder.planning.search import Question
+    from stepladder.planning.question import Question
     from stepladder.records.collectives import Collectives
     from stepladder.records.plan import Plan
 
@@ -22,6 +22,7 @@ ALL_REDUCES: Final = ("native",)
 PROBE_SIZES: Final = (16 * 1024, 1024**2)
 PROBE_ROUNDS: Final = 3
 _LARGEST: Final = 1e12
+T = TypeVar("T")
 _YAML: Final = (".yaml", ".yml")
 
 
@@ -35,7 +36,10 @@ def plan(
     network: str | None = None,
     link: Path | str | None = None,
     prices: Path | str | None = None,
-    precision: str | None = None,
+    precisions: Sequence[str] = (),
+    parallelism: Sequence[str] = (),
+    slow_device: float | None = None,
+    slow_network: str | None = None,
     interrupted_every_s: float | None = None,
     deadline_s: float | None = None,
     budget: float | None = None,
@@ -56,11 +60,16 @@ def plan(
             `4xA100:nvlink3@100Gbit`; or `this`, for more of the one that was measured.
         hosts: numbers of machines, ascending.
         batches: examples of a step over all devices; empty: that of the job.
-        all_reduce: ways of adding up gradients.
+        all_reduce: ways of adding up gradients; also `asynchronous` and `backup_workers`, with a
+            parameter server that does not wait for all.
         network: replaces the machines' networks, such as 25Gbit.
         link: folder or file of `bench-collectives`; replaces the network by what was measured.
         prices: CSV with prices, as for `ladder.prices`.
-        precision: of the arithmetic, as `device.precision`; None: that of the measurement.
+        precisions: of the arithmetic, as `device.precision`; empty: that of the measurement.
+        parallelism: how devices share the work, each planned: data, sharded, tensor, pipeline;
+            empty: copies of the model if they fit, otherwise the fastest way that does.
+        slow_device: times by which one of several devices is slower; None: all are alike.
+        slow_network: of one of several machines, such as 1Gbit; None: all are alike.
         interrupted_every_s: mean seconds after which a machine fails, or a spot machine is taken
             away; None: never.
         deadline_s, budget: limits; with one of them, the answer is within it.
@@ -86,8 +95,15 @@ def plan(
         ("--budget", budget),
         ("--deadline", deadline_s),
         ("--interrupted-every", interrupted_every_s),
+        ("--slow-device", slow_device),
     ):
         _require_number(value, option)
+    if slow_device is not None and slow_device < 1:
+        raise UsageError(
+            f"a device that takes {slow_device:g} times as long is not slower than the others",
+            where="--slow-device",
+            fix="Type a number above 1, such as --slow-device 2.",
+        )
     job = job_from(Path(source), examples=examples, epochs=epochs)
     if noise_scale is not None:
         job = replace(job, noise_scale=noise_scale, noise_source=(Provenance.READ, "--noise-scale"))
@@ -99,7 +115,10 @@ def plan(
         network=network,
         link=link,
         prices=prices,
-        precision=precision,
+        precisions=precisions,
+        parallelism=parallelism,
+        slow_device=slow_device,
+        slow_network=slow_network,
         interrupted_every_s=interrupted_every_s,
         deadline_s=deadline_s,
         budget=budget,
@@ -195,17 +214,21 @@ def _question(
     network: str | None,
     link: Path | str | None,
     prices: Path | str | None,
-    precision: str | None,
+    precisions: Sequence[str],
+    parallelism: Sequence[str],
+    slow_device: float | None,
+    slow_network: str | None,
     interrupted_every_s: float | None,
     deadline_s: float | None,
     budget: float | None,
     driver_ms: float | None,
 ) -> Question:
     from stepladder.config.choices import Precision
+    from stepladder.parallel.divided.choice import Kind
     from stepladder.planning.hardware.connections import connection_named, fitted_connection
     from stepladder.planning.hardware.gpus import GPUS, read_gpus
     from stepladder.planning.hardware.machines import machine_named
-    from stepladder.planning.search import Question
+    from stepladder.planning.question import Question
     from stepladder.planning.step.step import Driver
 
     given = None if network is None else connection_named(network)
@@ -226,14 +249,10 @@ def _question(
             where="--budget",
             fix="Add --prices FILE.csv (its columns are in docs/planner.md).",
         )
-    try:
-        chosen = None if precision is None else Precision(precision)
-    except ValueError:
-        raise UsageError(
-            f"{precision!r} is not a precision",
-            where="--precision",
-            fix=f"Type one of: {', '.join(Precision)}.",
-        ) from None
+    named = {str(one): one for one in Precision}
+    chosen = [_named(one, named, "--precision", "a precision") for one in precisions]
+    ways = {one.name.lower(): one for one in Kind}
+    kinds = [_named(one, ways, "--parallelism", "a kind of parallelism") for one in parallelism]
     gpus = () if prices is None else read_gpus(Path(prices), option="--prices")
     return Question(
         machines=tuple(
@@ -242,13 +261,33 @@ def _question(
         hosts=tuple(sorted(set(hosts))),
         batches=tuple(sorted(set(batches))),
         all_reduces=tuple(dict.fromkeys(all_reduce)),
-        precision=chosen,
+        precisions=tuple(dict.fromkeys(chosen)),
+        kinds=tuple(dict.fromkeys(kinds)),
+        slow_device=1.0 if slow_device is None else slow_device,
+        slow_network=None
+        if slow_network is None
+        else connection_named(
+            slow_network, option="--slow-network", example="--slow-network 1Gbit"
+        ),
         interrupted_every_s=interrupted_every_s,
         deadline_s=deadline_s,
         budget=budget,
         gpus=gpus,
         driver=None if driver_ms is None else Driver(example_s=driver_ms / 1e3),
     )
+
+
+def _named(name: str, values: Mapping[str, T], option: str, what: str) -> T:
+    """Return a value by its name.
+
+    Raises:
+        UsageError: if there is no such name.
+    """
+    if name not in values:
+        raise UsageError(
+            f"{name!r} is not {what}", where=option, fix=f"Type one of: {', '.join(values)}."
+        )
+    return values[name]
 
 
 def _collectives(path: Path) -> Collectives:

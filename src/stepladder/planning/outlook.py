@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from stepladder.config.choices import Precision
-from stepladder.parallel.divided.choice import PARTS_OF_A_STAGE, Kind
-from stepladder.planning.costs.all_reduce import Group, all_reduce_s, slowed
-from stepladder.planning.costs.divided import pipeline_s, tensor_parallel_s
-from stepladder.planning.hardware.gpus import Gpu, price_per_hour
+from stepladder.parallel.divided.choice import Kind
+from stepladder.planning.hardware.gpus import price_per_hour
 from stepladder.planning.hardware.machines import Machine
-from stepladder.planning.hardware.ranges import Case, Range
-from stepladder.planning.hardware.speed import has_no_bf16, precision_gain, speed_of
+from stepladder.planning.hardware.ranges import Case
+from stepladder.planning.hardware.speed import has_no_bf16
 from stepladder.planning.job import PlannedJob
-from stepladder.planning.memory import Fit, fit_of, largest_batch, missing_words
+from stepladder.planning.memory import Fit, fits_of, largest_batch, missing_words
+from stepladder.planning.place import SERVED, Place, place_words
+from stepladder.planning.setting import Setting
 from stepladder.planning.simulation.failures import Failures, best_interval_s, expected_s
-from stepladder.planning.step.step import Driver, StepInputs, step_time
 from stepladder.planning.target import more_examples, scaled_lr
-from stepladder.records.plan import NETWORK_FACTORS, Bounds, PlanPoint
+from stepladder.records.plan import Bounds, PlanPoint
 from stepladder.training.output.wording import rough_time
 
 _HOUR_S: Final = 3600.0
@@ -31,69 +29,13 @@ _BESIDE: Final = 0.2
 _SAVE_S: Final = 20.0
 _RESTART_S: Final = 300.0
 """Of a checkpoint, and until another machine trains in the place of a lost one; assumed."""
+_ALL: Final = tuple(Kind)
 _WORDS: Final = {
     "communication": "communication",
     "stragglers": "waiting for the slowest device",
     "driver": "the driver",
     "data": "waiting for data",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Machines, and how they train together.
-
-    Attributes:
-        machine: of which kind; hosts, devices: how many, and devices in use of each.
-        batch: examples of a step on all devices.
-        all_reduce: name, as in `costs.all_reduce`.
-        gpus: the user's list with prices.
-        driver: of single-process replication; None: a process for each device.
-        precision: of the arithmetic.
-        interrupted_every_s: mean seconds after which a machine fails or is taken away; None: never.
-    """
-
-    machine: Machine
-    hosts: int
-    devices: int
-    batch: int
-    all_reduce: str
-    gpus: tuple[Gpu, ...] = ()
-    driver: Driver | None = None
-    precision: Precision = Precision.FP32
-    interrupted_every_s: float | None = None
-
-    @property
-    def num(self) -> int:
-        """Number of devices in total."""
-        return self.hosts * self.devices
-
-    def speed(self, job: PlannedJob) -> Range | None:
-        """Return how many times as fast a device computes as that of the measurement."""
-        gpu = self.machine.gpu
-        gain = precision_gain(job.rates, gpu, measured=job.precision, asked=self.precision)
-        device = speed_of(job.rates, gpu, job.precision)
-        if gain is None or device is None:
-            return None
-        rest = replace(device, provenance=max(gain, device, key=_width).provenance)
-        return replace(
-            rest,
-            best=device.best * gain.best,
-            likely=device.likely * gain.likely,
-            worst=device.worst * gain.worst,
-            source=device.source if gain.likely == 1 else f"{device.source}; {gain.source}",
-        )
-
-    def group(self, case: Case) -> Group:
-        """Return the devices with the cost of their messages."""
-        inside = self.machine.inside
-        return Group(
-            hosts=self.hosts,
-            devices=self.devices,
-            inside=None if inside is None else inside.link(case),
-            network=self.machine.network.link(case),
-            cards=self.machine.cards,
-        )
 
 
 def why_not(job: PlannedJob, place: Place) -> str | None:
@@ -112,11 +54,8 @@ def why_not(job: PlannedJob, place: Place) -> str | None:
     unknown = _why_no_speed(job, place) or _why_no_end(job, place)
     if unknown is not None:
         return f"{where}: {unknown}"
-    limit = memory_limit(job, place.machine)
-    own = math.ceil(place.batch / place.num)
-    if limit is not None and fit_of(job, own=own, devices=place.num, limit=limit) is None:
-        return f"{where}: a step {missing_words(job, devices=place.num, limit=limit)}"
-    return None
+    misfit = _why_no_fit(job, place)
+    return None if misfit is None else f"{where}: {misfit}"
 
 
 def _why_no_speed(job: PlannedJob, place: Place) -> str | None:
@@ -133,6 +72,40 @@ def _why_no_speed(job: PlannedJob, place: Place) -> str | None:
         f"the speed of {job.device_name} is not known, so that of another device cannot be "
         "predicted; --machines this plans for more of the same"
     )
+
+
+def _why_no_fit(job: PlannedJob, place: Place) -> str | None:
+    """Return why a step does not fit, or is not possible with what was asked for."""
+    if place.kinds == (Kind.DATA,) or not place.kinds:
+        kinds = (Kind.DATA,) if place.all_reduce in SERVED else place.kinds
+    elif place.all_reduce in SERVED:
+        return f"{place.all_reduce} workers have copies of the model; --parallelism data"
+    elif job.size is None:
+        return "how the model can be divided was not measured; leave out --parallelism"
+    else:
+        kinds = place.kinds
+    if fits(job, place):
+        return None
+    limit = memory_limit(job, place.machine)
+    words = missing_words(
+        job, devices=place.num, limit=math.inf if limit is None else limit, kinds=kinds or _ALL
+    )
+    return f"a step {words}"
+
+
+def fits(job: PlannedJob, place: Place) -> list[Fit]:
+    """Return the ways in which a step fits there, of the kinds that were asked for."""
+    kinds = (Kind.DATA,) if place.all_reduce in SERVED else place.kinds or _ALL
+    found = fits_of(
+        job,
+        own=place.own,
+        devices=place.num,
+        limit=memory_limit(job, place.machine),
+        local=place.devices,
+        kinds=kinds,
+    )
+    copies = [fit for fit in found if fit.kind is Kind.DATA]
+    return copies or found
 
 
 def _why_no_end(job: PlannedJob, place: Place) -> str | None:
@@ -153,13 +126,12 @@ def memory_limit(job: PlannedJob, machine: Machine) -> float | None:
 
 def outlook(job: PlannedJob, place: Place) -> PlanPoint:
     """Return the predicted training; `why_not` has returned None."""
-    own = math.ceil(place.batch / place.num)
     limit = memory_limit(job, place.machine)
-    fit = fit_of(job, own=own, devices=place.num, limit=limit)
     speed = place.speed(job)
-    assert fit is not None
     assert speed is not None
-    setting = _Setting(job=job, place=place, fit=fit, speed=speed)
+    ways = [Setting(job=job, place=place, fit=fit, speed=speed) for fit in fits(job, place)]
+    setting = ways[0] if len(ways) == 1 else min(ways, key=Setting.step_s)
+    fit = setting.fit
     parts = {case: setting.parts(place.group(case), case) for case in Case}
     steps = {case: sum(parts[case].values()) for case in Case}
     num_steps = max(1.0, job.num_train / place.batch)
@@ -184,7 +156,7 @@ def outlook(job: PlannedJob, place: Place) -> PlanPoint:
         accumulation=fit.accumulation,
         all_reduce=place.all_reduce if place.num > 1 and fit.kind is Kind.DATA else "",
         precision=str(place.precision),
-        kind=f"{fit.kind}, checkpointed" if fit.is_checkpointed else str(fit.kind),
+        kind=_kind_words(fit, place),
         step_s=_bounds(steps),
         epoch_s=_bounds({case: num_steps * seconds for case, seconds in steps.items()}),
         total_s=_bounds(totals),
@@ -206,110 +178,17 @@ def outlook(job: PlannedJob, place: Place) -> PlanPoint:
             scaled_lr(place.batch, job.batch, is_adaptive=True, noise_scale=job.noise_scale),
         ),
         largest_micro_batch=largest_batch(job, limit),
+        mean_age=setting.age(),
     )
     return replace(point, limit=limit_words(point))
 
 
-def _width(value: Range) -> float:
-    return value.best / value.worst
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Setting:
-    """A training in a place, with how its step fits there, and how fast a device is."""
-
-    job: PlannedJob
-    place: Place
-    fit: Fit
-    speed: Range
-
-    def alone_s(self) -> float:
-        """Return the seconds of a pass of one device by itself, with the update."""
-        job, fit = self.job, self.fit
-        pass_s = job.fixed_s.likely + job.per_example_s.likely * fit.micro_batch
-        return (self._again * pass_s + job.update_s / fit.accumulation) / self.speed.likely
-
-    @property
-    def _again(self) -> float:
-        """Times of a pass: with checkpointing, the forward pass runs twice."""
-        return 2 - self.job.backward_frac if self.fit.is_checkpointed else 1.0
-
-    def parts(self, group: Group, case: Case) -> Mapping[str, float]:
-        """Return the seconds of a step by part."""
-        job, place, fit, faster = self.job, self.place, self.fit, self.speed.at(case)
-        shares = fit.kind in (Kind.TENSOR, Kind.PIPELINE)
-        inputs = StepInputs(
-            fixed_s=self._again * job.fixed_s.at(case) / faster,
-            per_example_s=self._again * job.per_example_s.at(case) / faster,
-            backward_frac=job.backward_frac,
-            update_s=job.update_s / faster,
-            gradients=() if shares else job.gradients,
-            all_reduce=_exchange(place, fit.kind, group),
-            num_devices=place.num,
-            local_devices=place.devices,
-            micro_batch=fit.micro_batch,
-            accumulation=fit.accumulation,
-            spread_frac=job.spread.at(case),
-            hides=job.device == "cuda" or place.machine.gpu is not None,
-            loader_example_s=job.loader_example_s,
-            driver=place.driver,
-        )
-        found = step_time(inputs).parts
-        if fit.kind is Kind.SHARDED:
-            return {**found, "communication": self._sharded_s(inputs, found, group)}
-        return {**found, **self._shared_parts(inputs, group)} if shares else found
-
-    def _sharded_s(self, inputs: StepInputs, found: Mapping[str, float], group: Group) -> float:
-        """Return what messages of a sharded step make it longer.
-
-        Weights are fetched in each pass, before the forward and the backward pass: two halves of an
-        all-reduce; gradients are scattered once. All travel while others are computed.
-        """
-        weights = self.job.num_bytes if self.job.size is None else self.job.size.weights
-        fetched_s = inputs.accumulation * all_reduce_s("native", group, weights)
-        scattered_s = all_reduce_s("native", group, self.job.num_bytes) / 2
-        return max(found["communication"], fetched_s + scattered_s - found["compute"])
-
-    def _shared_parts(self, inputs: StepInputs, group: Group) -> dict[str, float]:
-        """Return compute and communication of devices that compute the same examples."""
-        size, num, accumulation = self.job.size, self.place.num, self.fit.accumulation
-        assert size is not None
-        examples = self.place.batch / accumulation
-        if self.fit.kind is Kind.TENSOR:  # each device starts all kernels
-            busy_s = accumulation * (inputs.fixed_s + inputs.per_example_s * examples / num)
-            sums = max(1, size.num_sums)
-            sent_s = tensor_parallel_s(group, size.summed * examples / sums, num_sums=sums)
-            whole_s = busy_s + accumulation * sent_s
-        else:
-            parts = PARTS_OF_A_STAGE * num
-            computed_s = accumulation * (parts * inputs.fixed_s + inputs.per_example_s * examples)
-            busy_s = computed_s / num
-            link = group.network if self.place.hosts > 1 else group.inside
-            assert link is not None
-            whole_s = pipeline_s(
-                computed_s,
-                num_stages=num,
-                num_parts=parts,
-                cut_bytes=(size.cut or 0) * examples / parts,
-                link=link,
-            )
-        return {"compute": busy_s + inputs.update_s / num, "communication": whole_s - busy_s}
-
-    def network_steps_s(self) -> tuple[float, ...]:
-        """Return the seconds of a step with slower and faster networks."""
-        group = self.place.group(Case.LIKELY)
-        found = []
-        for factor in NETWORK_FACTORS:
-            network = None if group.network is None else slowed(group.network, 1 / factor)
-            parts = self.parts(replace(group, network=network), Case.LIKELY)
-            found.append(sum(parts.values()))
-        return tuple(found)
-
-
-def _exchange(place: Place, kind: Kind, group: Group) -> Callable[[float], float]:
-    if kind is Kind.SHARDED:  # gradients are scattered: half of an all-reduce
-        return lambda num_bytes: all_reduce_s("native", group, num_bytes) / 2
-    return lambda num_bytes: all_reduce_s(place.all_reduce, group, num_bytes)
+def _kind_words(fit: Fit, place: Place) -> str:
+    """Return how the devices share the work: `tensor parallel on 8, data parallel on 4`."""
+    words = str(fit.kind)
+    if fit.kind in (Kind.TENSOR, Kind.PIPELINE) and fit.shared < place.num:
+        words += f" on {fit.shared}, {Kind.DATA} on {place.num // fit.shared}"
+    return f"{words}, checkpointed" if fit.is_checkpointed else words
 
 
 def _beside_s(job: PlannedJob, place: Place, faster: float, more: float) -> float:
@@ -372,13 +251,9 @@ def limit_words(point: PlanPoint) -> str:
     share = point.beside_s / max(point.total_s.likely, 1e-12)
     if share > _BESIDE:
         words += f"; {100 * share:.0f} % of the time is beside the steps"
+    if point.mean_age is not None:
+        age = max(1, round(point.mean_age))
+        words += f"; gradients are {age:,} update{'s' if age > 1 else ''} old"
     if point.accumulation > 1:
         words += f"; memory: {point.accumulation} passes of {point.micro_batch} a device"
     return f"{where}: {words}"
-
-
-def place_words(machine: str, hosts: int, devices: int) -> str:
-    """Return `8 × p3.2xlarge`, or `4 nodes × 2` without a name."""
-    if machine:
-        return f"{hosts} × {machine}" + (f" with {devices} device{'s' if devices > 1 else ''}")
-    return f"{hosts} node{'s' if hosts > 1 else ''} × {devices}"

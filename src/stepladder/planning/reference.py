@@ -61,10 +61,30 @@ fills them, while others are computed: what is not hidden is *communication*. Th
 a step is later than the mean by z standard deviations (0.56 of 2 devices, 2.3 of 64): *stragglers*.
 Devices of a host share its loader (*data*); `--driver-ms` adds the one process that feeds all
 devices of single-process replication (*driver*). If a step does not fit into the memory of a
-device, it takes several passes, then activations are computed again, then the model is sharded,
-then its layers are divided. `--interrupted-every 12h` adds what failures cost, or spot machines
-that are taken away. plan.json also has the largest batch that fits, and the factors of the learning
-rate.
+device, it takes several passes, or activations are computed again, whichever is faster; if that is
+not enough, the model is divided in the fastest way that fits. `--interrupted-every 12h` adds what
+failures cost, or spot machines that are taken away. plan.json also has the largest batch that fits,
+and the factors of the learning rate.
+
+## Other ways of training, compared
+
+```bash
+stepladder plan runs/demo --precision fp32 bf16 --machines a2-highgpu-1g
+stepladder plan runs/demo --parallelism data sharded tensor pipeline
+stepladder plan runs/demo --all-reduce native asynchronous backup_workers --slow-device 2
+stepladder plan runs/demo --all-reduce ring double_tree parameter_server --slow-network 1Gbit
+```
+
+- **`--parallelism`** plans each kind, also those that are slower than copies of the model. Layers
+  are divided, by tensor parallelism or in a pipeline, among the devices of a host first, with a
+  copy on each host.
+- **`--slow-device`**, **`--slow-network`**: one device, or the network of one machine, is slower
+  than the others. Most ways then wait for it.
+- **`asynchronous`** is a parameter server that nobody waits for, **`backup_workers`** one that does
+  not wait for the slowest 5 % of the workers; both are simulated. How old gradients are is in the
+  column of limits; how many more epochs that needs, nobody can predict: see
+  [asynchronous.md](asynchronous.md). Here, *step* is the time in which the workers have used as
+  many examples as a batch has.
 
 Steps of two and four gloo processes, and of hosts over shaped links, whose computation is a sleep,
 were predicted from measured messages: 39 of 42 within 15 % (`bench/results/step_times.md`); one
@@ -76,7 +96,7 @@ and of four with bf16 or checkpointing, both predictions were held against alloc
 traced ones were within 0.1 %, the lines within 10 % for 23 of 24
 (`bench/results/step_memory.md`).
 
-`stepladder.planning.simulation` simulates what formulas cannot say: single slow devices and backup
+`stepladder.planning.simulation` has what formulas cannot say: single slow devices and backup
 workers, parameter servers with workers that do not wait, failures and machines that are taken away.
 Where both hold, tests hold it to the formulas.
 
@@ -145,6 +165,8 @@ def page() -> str:
         "p ranks, n bytes, α of a message, β of a byte, γ to add up a byte, L = log2(p).\n\n",
         "| `--all-reduce` | Time | Source |\n| --- | --- | --- |\n",
         *_formulas(),
+        "| `asynchronous`, `backup_workers` | simulated | Ho et al. 2013, NeurIPS; "
+        "Chen et al. 2016, arXiv:1604.00981 |\n",
         "\n## Machines\n\n| Name | Devices | Inside | Network | Source |\n"
         "| --- | --- | --- | --- | --- |\n",
         *(_machine_row(one) for one in MACHINES),

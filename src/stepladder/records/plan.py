@@ -67,6 +67,8 @@ class PlanPoint:
         largest_micro_batch: most examples of a device in a pass; None: no limit is known.
         network_steps_s: seconds of a step with networks of NETWORK_FACTORS times the speed.
         beside_s: seconds beside the steps: start, work done once, validations, checkpoints.
+        mean_age: updates between the weights of a gradient and those that it changes, on average;
+            None: they are the same.
         is_best: no other point is faster and cheaper (without prices: on fewer devices).
         is_knee: of the best ones, where more devices begin to give less than they cost.
     """
@@ -97,6 +99,7 @@ class PlanPoint:
     largest_micro_batch: int | None = None
     network_steps_s: tuple[float, ...] = ()
     beside_s: float = 0.0
+    mean_age: float | None = None
     is_best: bool = False
     is_knee: bool = False
 

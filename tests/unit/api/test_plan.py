@@ -70,6 +70,20 @@ def test_a_watched_script_is_planned(tmp_path: Path) -> None:
     assert main(["plan", "--from", str(tmp_path), "--run.dir", str(tmp_path / "plan")]) == 0
 
 
+def test_workers_that_do_not_wait_are_planned_beside_those_that_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = ["native", "asynchronous", "backup_workers"]
+    options = ["--hosts", "4", "--slow-device", "2", "--slow-network", "1Gbit"]
+    folder = ["--run.dir", str(tmp_path)]
+    assert main(["plan", str(EXAMPLE), "--all-reduce", *ways, *options, *folder]) == 0
+    out = capsys.readouterr().out
+    assert "gradients are 3 updates old" in out
+    assert "note: one of several devices is taken to be 2 times as slow" in out
+    assert "note: one of several machines is taken to have a network of 1Gbit" in out
+    assert (tmp_path / "plan.html").exists()
+
+
 def test_a_measured_network_replaces_that_of_the_data_sheet(tmp_path: Path) -> None:
     link = Link.plain(alpha_s=1e-3, beta_s=1e-7)
     fit = Fit(num_ranks=2, num_local=1, link=link, native_sizes=(1,), native_s=(1.0,))
@@ -95,7 +109,13 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(UsageError, match="0 is not a number above 0"):
         stepladder.plan(EXAMPLE, batches=(0,), dir=None)
     with pytest.raises(UsageError, match="'fp12' is not a precision"):
-        stepladder.plan(EXAMPLE, precision="fp12", dir=None)
+        stepladder.plan(EXAMPLE, precisions=("fp12",), dir=None)
+    with pytest.raises(UsageError, match="'zero' is not a kind of parallelism"):
+        stepladder.plan(EXAMPLE, parallelism=("zero",), dir=None)
+    with pytest.raises(UsageError, match=r"0\.5 times as long is not slower"):
+        stepladder.plan(EXAMPLE, slow_device=0.5, dir=None)
+    with pytest.raises(UsageError, match="may mean bits or bytes"):
+        stepladder.plan(EXAMPLE, slow_network="1GB", dir=None)
     for option in ("noise_scale", "driver_ms", "epochs", "budget"):
         for value in (float("nan"), float("inf"), -3):
             with pytest.raises(UsageError, match="is not a number above 0"):

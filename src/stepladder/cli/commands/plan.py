@@ -42,6 +42,7 @@ class Flags:
       stepladder plan runs/demo --machines p3.2xlarge p3.16xlarge --prices prices.csv
       stepladder plan job.yaml --batch 1024 --all-reduce ring parameter_server
       stepladder plan --from watch-train --machines 4xA100:nvlink3@100Gbit
+      stepladder plan runs/demo --all-reduce native asynchronous --slow-device 2
       stepladder plan validate                                predicted beside published
       stepladder plan validate --points points.csv            other published points
     """
@@ -57,7 +58,8 @@ class Flags:
     batch: tuple[int, ...] = ()
     """Examples of a step over all devices; by default as in the job."""
     all_reduce: tuple[str, ...] = ALL_REDUCES
-    """Ways of adding up gradients, such as native ring parameter_server halving_doubling."""
+    """Ways of adding up gradients, such as native ring parameter_server halving_doubling; also
+    asynchronous and backup_workers, with a parameter server that does not wait for all."""
     network: str | None = None
     """Network between machines, such as 25Gbit, in place of their own."""
     link: Path | None = None
@@ -66,8 +68,15 @@ class Flags:
     """Measure messages first: between two processes of this machine, or those of torchrun."""
     prices: Path | None = None
     """CSV with prices, as for --ladder.prices."""
-    precision: str | None = None
-    """Of the arithmetic, such as bf16; by default that of the measurement."""
+    precision: tuple[str, ...] = ()
+    """Of the arithmetic, such as fp32 bf16; by default that of the measurement."""
+    parallelism: tuple[str, ...] = ()
+    """How devices share the work, each planned: data sharded tensor pipeline; by default, copies of
+    the model if they fit, otherwise the fastest way that does."""
+    slow_device: float | None = None
+    """Times by which one of several devices is slower, such as 2."""
+    slow_network: str | None = None
+    """Network of one of several machines, such as 1Gbit."""
     interrupted_every: str | None = None
     """Mean time after which a machine fails, or a spot machine is taken away, such as 12h."""
     deadline: str | None = None
@@ -136,7 +145,10 @@ def run(argv: list[str]) -> int:
         network=flags.network,
         link=link,
         prices=flags.prices,
-        precision=flags.precision,
+        precisions=flags.precision,
+        parallelism=flags.parallelism,
+        slow_device=flags.slow_device,
+        slow_network=flags.slow_network,
         deadline_s=None
         if flags.deadline is None
         else seconds_of(flags.deadline, where="--deadline"),

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Final
 
+import numpy as np
+
 from stepladder.errors import UsageError
-from stepladder.parallel.collectives.algorithms import BINARY_TREE, DOUBLE_TREE, Algorithm, Shape
+from stepladder.parallel.collectives.algorithms import (
+    ALGORITHMS,
+    BINARY_TREE,
+    DOUBLE_TREE,
+    Algorithm,
+    Shape,
+)
 from stepladder.parallel.collectives.choice import SEGMENTS
 from stepladder.parallel.collectives.cost import schedule_s
 from stepladder.parallel.collectives.schedule import Schedule
@@ -197,6 +205,7 @@ class Group:
         inside: cost of messages between devices of a host; None with one device in each.
         network: cost of messages of one network card; None with one host.
         cards: network cards of each host.
+        slow: cost of messages of one of the hosts, the last; None: as of the others.
     """
 
     hosts: int
@@ -204,6 +213,7 @@ class Group:
     inside: Link | None
     network: Link | None
     cards: int = 1
+    slow: Link | None = None
 
     @property
     def num(self) -> int:
@@ -224,6 +234,8 @@ def all_reduce_s(name: str, group: Group, num_bytes: float) -> float:
     """
     if group.num < 2:
         return 0.0
+    if group.slow is not None and group.hosts > 1:
+        return _mixed_s(name, group, num_bytes, group.slow)
     if name == HIERARCHICAL:
         return hierarchical_s(group, num_bytes)
     if name == NATIVE:
@@ -237,10 +249,29 @@ def all_reduce_s(name: str, group: Group, num_bytes: float) -> float:
         )
     formula = FORMULAS[name]
     if group.hosts == 1:
-        return formula(group.num, num_bytes, _required(group.inside))
-    network = _required(group.network)
+        return formula(group.num, num_bytes, required(group.inside))
+    network = required(group.network)
     sharing = _senders(name, group) / group.cards
     return formula(group.num, num_bytes, slowed(network, max(1.0, sharing)))
+
+
+def _mixed_s(name: str, group: Group, num_bytes: float, slow: Link) -> float:
+    """Return the seconds of an all-reduce in which the last host has a slower network.
+
+    All bytes of a ring pass through each host, so it is as slow as if all were. For the others, the
+    schedule is followed message by message, if each host has one device.
+    """
+    if name not in FORMULAS or group.devices > 1 or group.num > _MOST_COUNTED:
+        return all_reduce_s(name, replace(group, network=slow, slow=None), num_bytes)
+    link = required(group.network)
+    slower = np.ones(group.num)
+    slower[-1] = slow.beta_s / link.beta_s
+    algorithm = next(one for one in ALGORITHMS if one.name == name)
+    segments = SEGMENTS if algorithm in (BINARY_TREE, DOUBLE_TREE) else (1,)
+    return min(
+        schedule_s(_schedule(algorithm, group.num, num), int(num_bytes), link, slower=slower)
+        for num in segments
+    )
 
 
 def hierarchical_s(group: Group, num_bytes: float, *, across: str = "ring") -> float:
@@ -258,11 +289,11 @@ def hierarchical_s(group: Group, num_bytes: float, *, across: str = "ring") -> f
     """
     within_s = 0.0
     if group.devices > 1:
-        within_s = ring_s(group.devices, num_bytes, _required(group.inside))
+        within_s = ring_s(group.devices, num_bytes, required(group.inside))
     if group.hosts == 1:
         return within_s
     streams = min(group.cards, group.devices)  # a device uses one card
-    return within_s + FORMULAS[across](group.hosts, num_bytes / streams, _required(group.network))
+    return within_s + FORMULAS[across](group.hosts, num_bytes / streams, required(group.network))
 
 
 def nccl_ring_s(group: Group, num_bytes: float) -> float:
@@ -277,12 +308,12 @@ def nccl_ring_s(group: Group, num_bytes: float) -> float:
     steps = 2 * (group.num - 1)
     byte_s, waits_s, across = 0.0, 0.0, 0
     if group.hosts > 1:
-        network = _required(group.network)
+        network = required(group.network)
         across = 2 * (group.hosts - 1)
         waits_s += across * network.exchange_alpha_s
         byte_s = network.exchange_beta_s / min(group.cards, group.devices)
     if group.devices > 1:
-        inside = _required(group.inside)
+        inside = required(group.inside)
         waits_s += (steps - across) * inside.exchange_alpha_s
         byte_s = max(byte_s, inside.exchange_beta_s)
     return waits_s + steps / group.num * num_bytes * byte_s
@@ -308,7 +339,8 @@ def _senders(name: str, group: Group) -> float:
     return 1.0 if name in ("ring", "parameter_server") else float(group.devices)
 
 
-def _required(link: Link | None) -> Link:
+def required(link: Link | None) -> Link:
+    """Return the cost of messages, which a group of several devices has."""
     assert link is not None, "a group of several devices has a connection between them"
     return link
 

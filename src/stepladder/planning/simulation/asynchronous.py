@@ -62,7 +62,7 @@ def simulate_workers(workers: Workers, *, num_updates: int, seed: int = 0) -> Th
     """Return what workers achieve in some updates, by a queue of events.
 
     Each worker computes, sends its gradient, waits until the server has applied those before it,
-    and gets the new weights.
+    and gets the new weights. The first update of each is not counted: until then, queues fill.
 
     Source: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel
         Parameter Server", NeurIPS.
@@ -83,12 +83,16 @@ def simulate_workers(workers: Workers, *, num_updates: int, seed: int = 0) -> Th
     ]
     heapq.heapify(queue)
     free_s, num, ages, oldest = 0.0, 0, 0, 0
+    first = workers.num if num_updates > 2 * workers.num else 0
+    first_s = 0.0
     while num < num_updates and queue:
         arrives_s, idx = heapq.heappop(queue)
         free_s = max(free_s, arrives_s) + workers.server_s
         age = num - seen[idx]
         ages, oldest = ages + age, max(oldest, age)
         num += 1
+        if num == first:
+            first_s = free_s
         place = steps[idx] - slowest
         steps[idx] += 1
         counts[place] -= 1
@@ -109,7 +113,11 @@ def simulate_workers(workers: Workers, *, num_updates: int, seed: int = 0) -> Th
             took_s = workers.step_s * factors[one] * next(draws) + workers.message_s
             heapq.heappush(queue, (begins_s + took_s, one))
         waiting = kept
-    return Throughput(updates_per_s=num / free_s, mean_age=ages / max(1, num), max_age=oldest)
+    return Throughput(
+        updates_per_s=(num - first) / (free_s - first_s),
+        mean_age=ages / max(1, num),
+        max_age=oldest,
+    )
 
 
 def _draws(rng: np.random.Generator, spread_frac: float) -> Iterator[float]:

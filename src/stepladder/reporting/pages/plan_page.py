@@ -6,13 +6,15 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from markupsafe import Markup
 
-from stepladder.planning.search import point_words, price_of
+from stepladder.planning.answer import point_words
+from stepladder.planning.front import price_of
 from stepladder.records.from_json import read_record
 from stepladder.records.plan import NETWORK_FACTORS, PLAN_FILE, Bounds, Plan, PlanInput, PlanPoint
 from stepladder.reporting.charts import bars
@@ -40,11 +42,11 @@ _WIDE: Final = 10.0
 
 def plan_text(found: Plan) -> str:
     """Return the trainings as a table, the refusals and the recommendation."""
-    has_cost = any(point.cost is not None for point in found.points)
-    rows = [_head(has_cost=has_cost)]
+    columns = _columns(found)
+    rows = [_head(columns)]
     points = sorted(found.points, key=lambda one: one.total_s.likely)
     shown = points if len(points) <= _MOST_ROWS else [one for one in points if one.is_best]
-    rows += [_cells(point, has_cost=has_cost) for point in shown]
+    rows += [_cells(point, columns) for point in shown]
     lines = [found.job, "", *_table(rows), ""]
     if len(shown) < len(points):
         lines.append(
@@ -77,7 +79,7 @@ def render_plan(found: Plan) -> str:
     """Return the page as HTML."""
     knee = next(point for point in found.points if point.is_knee)
     points = sorted(found.points, key=lambda one: one.total_s.likely)
-    has_cost = any(point.cost is not None for point in points)
+    columns = _columns(found)
     best = [point for point in points if point.is_best]
     return template("plan.html").render(
         script=_script(),
@@ -85,9 +87,9 @@ def render_plan(found: Plan) -> str:
         figure=rough_time(knee.total_s.likely),
         noise=_range(knee.total_s, rough_time),
         caption=_place(knee),
-        head=_head(has_cost=has_cost),
+        head=_head(columns),
         figures=[_time_figure(points), _front_figure(points)],
-        rows=[(_cells(point, has_cost=has_cost), point, _as_json(point)) for point in points],
+        rows=[(_cells(point, columns), point, _as_json(point)) for point in points],
         legend=[(f"ph-{style}", name) for name, style in _STYLES.items()],
         split=[(_place(point), _bar(point), point.limit) for point in best],
         inputs=[_input(one) for one in found.inputs],
@@ -104,30 +106,51 @@ def _script() -> Script:
     return Script(text=Markup(text), source=f"sha256-{digest}")
 
 
-def _head(*, has_cost: bool) -> tuple[str, ...]:
-    head = ("machines", "batch", "each", "exchange", "step", "epoch", "examples", "to the end")
-    return (*head, "efficiency", *(("cost",) if has_cost else ()), "limit")
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """Which columns a plan needs beside those of all plans."""
+
+    has_cost: bool
+    has_precisions: bool
 
 
-def _cells(point: PlanPoint, *, has_cost: bool) -> tuple[str, ...]:
+def _columns(found: Plan) -> _Columns:
+    return _Columns(
+        has_cost=any(point.cost is not None for point in found.points),
+        has_precisions=len({point.precision for point in found.points}) > 1,
+    )
+
+
+def _head(columns: _Columns) -> tuple[str, ...]:
+    return (
+        *("machines", "batch", "each", "exchange"),
+        *(("precision",) if columns.has_precisions else ()),
+        *("step", "epoch", "examples", "to the end", "efficiency"),
+        *(("cost",) if columns.has_cost else ()),
+        "limit",
+    )
+
+
+def _cells(point: PlanPoint, columns: _Columns) -> tuple[str, ...]:
     mark = "†" if point.is_knee else "*" if point.is_best else ""
     each = f"{point.micro_batch:,}"
     if point.accumulation > 1:
         each = f"{point.accumulation} × {each}"
-    how = " ".join(part for part in (point.all_reduce, _kind(point)) if part)
+    how = ", ".join(part for part in (point.all_reduce, _kind(point)) if part)
     cells = (
         f"{_place(point)}{mark}",
         f"{point.batch:,}",
         each,
         how,
+        *((point.precision,) if columns.has_precisions else ()),
         step_words(point.step_s.likely),
         rough_time(point.epoch_s.likely),
         f"{100 * point.more_examples_frac:+.0f} %",
         f"{rough_time(point.total_s.likely)}{_range(point.total_s, rough_time)}",
         percent(point.efficiency, 0),
     )
-    cost = ("unknown" if point.cost is None else f"{point.cost.likely:,.3g}",) if has_cost else ()
-    return (*cells, *cost, point.limit.partition(": ")[2])
+    cost = "unknown" if point.cost is None else f"{point.cost.likely:,.3g}"
+    return (*cells, *((cost,) if columns.has_cost else ()), point.limit.partition(": ")[2])
 
 
 def step_words(seconds: float) -> str:
@@ -169,10 +192,12 @@ def _groups(points: Iterable[PlanPoint]) -> dict[str, list[PlanPoint]]:
     machines, batches = {one.machine for one in points}, {one.batch for one in points}
     names = {one.all_reduce for one in points if one.all_reduce}
     found: dict[str, list[PlanPoint]] = {}
+    precisions = {one.precision for one in points}
     for point in points:
         for name in sorted(names) if not point.all_reduce else [point.all_reduce]:
             parts = [point.machine] if len(machines) > 1 else []
             parts += [f"batch {point.batch:,}"] if len(batches) > 1 else []
+            parts += [point.precision] if len(precisions) > 1 else []
             parts += [name] if len(names) > 1 or not parts else []
             found.setdefault(", ".join(parts), []).append(point)
     if not names:
