@@ -10,6 +10,8 @@ from stepladder.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from stepladder.config.choices import Precision
+    from stepladder.planning.hardware.connections import Connection
+    from stepladder.planning.hardware.machines import Machine
     from stepladder.planning.job import PlannedJob
     from stepladder.planning.question import Question
     from stepladder.records.collectives import Collectives
@@ -254,21 +256,18 @@ def _question(
     ways = {one.name.lower(): one for one in Kind}
     kinds = [_named(one, ways, "--parallelism", "a kind of parallelism") for one in parallelism]
     gpus = () if prices is None else read_gpus(Path(prices), option="--prices")
+    known = tuple(
+        machine_named(one, network=given, inside=inside, gpus=gpus or GPUS) for one in machines
+    )
     return Question(
-        machines=tuple(
-            machine_named(one, network=given, inside=inside, gpus=gpus or GPUS) for one in machines
-        ),
+        machines=known,
         hosts=tuple(sorted(set(hosts))),
         batches=tuple(sorted(set(batches))),
         all_reduces=tuple(dict.fromkeys(all_reduce)),
         precisions=tuple(dict.fromkeys(chosen)),
         kinds=tuple(dict.fromkeys(kinds)),
         slow_device=1.0 if slow_device is None else slow_device,
-        slow_network=None
-        if slow_network is None
-        else connection_named(
-            slow_network, option="--slow-network", example="--slow-network 1Gbit"
-        ),
+        slow_network=None if slow_network is None else _slow_network(slow_network, known),
         interrupted_every_s=interrupted_every_s,
         deadline_s=deadline_s,
         budget=budget,
@@ -288,6 +287,26 @@ def _named(name: str, values: Mapping[str, T], option: str, what: str) -> T:
             f"{name!r} is not {what}", where=option, fix=f"Type one of: {', '.join(values)}."
         )
     return values[name]
+
+
+def _slow_network(text: str, machines: Sequence[Machine]) -> Connection:
+    """Return the network of the slowest machine.
+
+    Raises:
+        UsageError: if that of a machine is not faster.
+    """
+    from stepladder.planning.hardware.connections import connection_named
+
+    option = "--slow-network"
+    found = connection_named(text, option=option, example=f"{option} 1Gbit")
+    slowest = min((machine.network for machine in machines), key=lambda one: one.bytes_per_s)
+    if found.bytes_per_s > slowest.bytes_per_s:
+        raise UsageError(
+            f"{text} is not slower than the network of the other machines, {slowest.name}",
+            where=option,
+            fix=f"Type {option} with a lower speed, or name another --network.",
+        )
+    return found
 
 
 def _collectives(path: Path) -> Collectives:

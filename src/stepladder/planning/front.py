@@ -25,11 +25,14 @@ def has_prices(points: Sequence[PlanPoint]) -> bool:
 
 
 def comparable(points: Sequence[PlanPoint]) -> list[PlanPoint]:
-    """Return the points whose time to the end is known: if there are others, not asynchronous ones.
+    """Return the points whose time to the end is known: not asynchronous ones.
 
-    How many more epochs old gradients need is not predicted, so nothing is recommended by them.
+    How many more epochs old gradients need is not predicted, so they are not compared with others;
+    if no other way of training on several devices was planned, all are.
     """
-    return [point for point in points if point.mean_age is None] or list(points)
+    known = [point for point in points if point.mean_age is None]
+    has_others = any(point.num > 1 for point in known) or len(known) == len(points)
+    return known if has_others else list(points)
 
 
 def with_best(points: Sequence[PlanPoint]) -> list[PlanPoint]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from stepladder.parallel.divided.choice import Kind, memory_of
+from stepladder.parallel.divided.choice import SHARE_EXAMPLES, Kind, memory_of
 from stepladder.planning.job import PlannedJob
 from stepladder.records.model_size import ModelSize
 
@@ -27,7 +27,8 @@ class Fit:
 
     Attributes:
         kind: how devices share the model.
-        micro_batch, accumulation: examples of a device in a pass, and passes of a step.
+        micro_batch, accumulation: examples of a pass, of one device or of those that compute the
+            same ones, and passes of a step.
         num_bytes: of the peak; None: not known.
         is_checkpointed: activations are computed again in the backward pass.
         shared: devices that have one copy of the model together.
@@ -47,7 +48,7 @@ def step_bytes(
     """Return the peak bytes of a device in a step; None: not measured, or impossible.
 
     Args:
-        examples: of a device in a pass.
+        examples: of a pass, of one device or of those that compute the same ones.
         devices: that share the model.
         kind: how they do.
     """
@@ -57,7 +58,8 @@ def step_bytes(
         return None
     if kind is Kind.DATA:
         return job.size.step_bytes(examples)
-    return memory_of(job.size, devices=devices, batch=examples * devices).get(kind)
+    batch = examples if kind in SHARE_EXAMPLES else examples * devices
+    return memory_of(job.size, devices=devices, batch=batch).get(kind)
 
 
 def checkpointed(size: ModelSize, num_blocks: int) -> ModelSize:
@@ -75,9 +77,17 @@ def checkpointed(size: ModelSize, num_blocks: int) -> ModelSize:
     return replace(size, kept=kept, inner=min(size.inner, kept), peaks=())
 
 
-def largest_batch(job: PlannedJob, limit: float | None, *, kind: Kind = Kind.DATA) -> int | None:
-    """Return the most examples of a device in a pass; None: no limit is known."""
-    one, two = step_bytes(job, 1, kind=kind), step_bytes(job, 2, kind=kind)
+def largest_batch(job: PlannedJob, limit: float | None, fit: Fit | None = None) -> int | None:
+    """Return the most examples of a pass; None: no limit is known.
+
+    Args:
+        fit: how the model is shared; None: a device has all of it.
+    """
+    how = fit or Fit(kind=Kind.DATA, micro_batch=1, accumulation=1, num_bytes=None)
+    smaller = _checkpointed_job(job) if how.is_checkpointed else job
+    one, two = (
+        step_bytes(smaller, examples, devices=how.shared, kind=how.kind) for examples in (1, 2)
+    )
     if limit is None or one is None or two is None or two <= one:
         return None
     return max(0, int((_USABLE * limit - one) / (two - one)) + 1) if one <= _USABLE * limit else 0
@@ -86,49 +96,70 @@ def largest_batch(job: PlannedJob, limit: float | None, *, kind: Kind = Kind.DAT
 def fits_of(
     job: PlannedJob,
     *,
-    own: int,
+    batch: int,
     devices: int,
     limit: float | None,
+    own: int | None = None,
     local: int = 1,
     kinds: tuple[Kind, ...] = tuple(Kind),
 ) -> list[Fit]:
     """Return the ways in which a step fits: each kind in the fewest passes, also checkpointed.
 
     Args:
-        own: examples of a device in a step.
+        batch: examples of a step.
         devices: that train together.
         limit: bytes of a device; None: not known, so that everything fits.
-        local: devices of a host, within which layers are divided first.
+        own: examples of a device in a step; None: an equal part of the batch.
+        local: devices of a host, among which layers are divided first.
         kinds: allowed, in order.
 
     Returns:
         Empty if it fits in no way.
     """
+    part = math.ceil(batch / devices) if own is None else own
+    smaller = _checkpointed_job(job)
     found = []
     for kind in kinds:
-        if kind is not Kind.DATA and devices == 1:
-            continue
-        shared: tuple[int, ...] = (1,) if kind is Kind.DATA else (devices,)
-        if kind in (Kind.TENSOR, Kind.PIPELINE) and 1 < local < devices:
-            shared = (local, devices)
-        ways = (_fit_as(job, kind, own=own, shared=num, limit=limit) for num in shared)
-        fit = next((way for way in ways if way is not None), None)
-        found += [] if fit is None else [fit]
-        is_whole = fit is not None and fit.accumulation == 1
-        if kind in (Kind.DATA, Kind.SHARDED) and job.size is not None and not is_whole:
-            smaller = replace(job, size=checkpointed(job.size, job.num_blocks), memory=None)
-            fit = _fit_as(smaller, kind, own=own, shared=shared[0], limit=limit)
-            if fit is not None and smaller.size != job.size:
-                found.append(replace(fit, is_checkpointed=True))
+        for shared in _degrees(kind, devices, local):
+            if kind in SHARE_EXAMPLES:
+                copies = devices // shared
+                fit = _fit_as(job, kind, math.ceil(batch / copies), shared=shared, limit=limit)
+                found += [fit] if fit is not None and batch >= copies else []
+                continue
+            fit = _fit_as(job, kind, part, shared=shared, limit=limit)
+            found += [] if fit is None else [fit]
+            if smaller is not job and (fit is None or fit.accumulation > 1):
+                fit = _fit_as(smaller, kind, part, shared=shared, limit=limit)
+                found += [] if fit is None else [replace(fit, is_checkpointed=True)]
     return found
 
 
+def _degrees(kind: Kind, devices: int, local: int) -> list[int]:
+    """Return how many devices may have one copy of the model together."""
+    if kind is Kind.DATA:
+        return [1]
+    if devices == 1:
+        return []
+    if kind is Kind.SHARDED:
+        return [devices]
+    among = local if local > 1 else devices
+    return sorted({devices, *(num for num in range(2, among + 1) if among % num == 0)})
+
+
+def _checkpointed_job(job: PlannedJob) -> PlannedJob:
+    """Return the job with gradient checkpointing; the same one if that saves nothing."""
+    if job.size is None:
+        return job
+    size = checkpointed(job.size, job.num_blocks)
+    return job if size == job.size else replace(job, size=size, memory=None)
+
+
 def _fit_as(
-    job: PlannedJob, kind: Kind, *, own: int, shared: int, limit: float | None
+    job: PlannedJob, kind: Kind, examples: int, *, shared: int, limit: float | None
 ) -> Fit | None:
     """Return the fewest passes in which a step of one kind fits; `shared` devices have a copy."""
-    for accumulation in _divisions(own):
-        micro = math.ceil(own / accumulation)
+    for accumulation in _divisions(examples):
+        micro = math.ceil(examples / accumulation)
         needed = step_bytes(job, micro, devices=shared, kind=kind)
         if needed is None and kind is not Kind.DATA:
             return None
@@ -144,23 +175,41 @@ def _fit_as(
 
 
 def missing_words(
-    job: PlannedJob, *, devices: int, limit: float, kinds: tuple[Kind, ...] = tuple(Kind)
+    job: PlannedJob,
+    *,
+    devices: int,
+    limit: float | None,
+    local: int = 1,
+    kinds: tuple[Kind, ...] = tuple(Kind),
+    remedy: str = "leave out --parallelism",
 ) -> str:
-    """Return by how much a model does not fit, and what would make it fit."""
-    needs = {kind: step_bytes(job, 1, devices=devices, kind=kind) for kind in kinds}
-    known = {kind: value for kind, value in needs.items() if value is not None}
-    if not known:
-        return f"cannot be {_DIVIDED[kinds[0]]} over {devices} devices; leave out --parallelism"
-    kind = min(known, key=known.__getitem__)
-    least = known[kind]
+    """Return by how much a model does not fit, and what would make it fit.
+
+    Args:
+        local: devices of a host.
+        kinds: that were asked for.
+        remedy: what to type to allow the others.
+    """
+    needs = {
+        (kind, shared): step_bytes(job, 1, devices=shared, kind=kind)
+        for kind in kinds
+        for shared in _degrees(kind, devices, local)
+    }
+    known = {way: value for way, value in needs.items() if value is not None}
+    if not known or limit is None:
+        return f"cannot be {_DIVIDED[kinds[0]]} over {devices} devices; {remedy}"
+    way = min(known, key=known.__getitem__)
+    least = known[way]
     text = (
-        f"needs {least / 1e9:,.3g} GB a device for one example ({kind}), "
+        f"needs {least / 1e9:,.3g} GB a device for one example ({way[0]}), "
         f"{(least - _USABLE * limit) / 1e9:,.3g} GB more than there are"
     )
-    for num in (2 * devices << power for power in range(10)):
-        found = fits_of(job, own=1, devices=num, limit=limit)
-        if found:
-            return f"{text}; {found[0].kind} on {num} devices fits"
+    for num in (devices << power for power in range(11)):
+        found = fits_of(job, batch=num, devices=num, limit=limit, local=min(local, num))
+        first = next((fit for fit in found if fit.kind in kinds), next(iter(found), None))
+        if first is not None:
+            text += f"; {first.kind} on {num} devices fits"
+            return text if first.kind in kinds else f"{text}: {remedy}"
     return f"{text}; a device with {least / _USABLE / 1e9:,.3g} GB fits it"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from stepladder.planning.front import comparable
 from stepladder.planning.hardware.ranges import Range
 from stepladder.planning.job import PlannedJob, range_input
 from stepladder.planning.place import ASYNCHRONOUS, Place
@@ -30,14 +31,22 @@ def inputs(job: PlannedJob, question: Question) -> Iterable[PlanInput]:
     else:
         known = Range.exact(job.noise_scale, *job.noise_source)
         yield range_input("gradient noise scale", "examples", known)
-    for machine in question.machines:
-        precision = (*question.precisions, job.precision)[0]
-        place = Place(
-            machine=machine, hosts=1, devices=1, batch=1, all_reduce="", precision=precision
+    if question.slow_device != 1:
+        slow = Range.exact(question.slow_device, read, "--slow-device")
+        yield range_input("time of the slowest device", "×", slow)
+    if question.slow_network is not None:
+        gbit = question.slow_network.bytes_per_s * _BITS / _GIGA
+        yield range_input(
+            "network of the slowest machine", "Gbit/s", Range.exact(gbit, read, "--slow-network")
         )
-        speed = place.speed(job)
-        if speed is not None:
-            yield range_input(f"speed of {machine.name}", "×", speed)
+    for machine in question.machines:
+        for precision in question.precisions or (job.precision,):
+            place = Place(
+                machine=machine, hosts=1, devices=1, batch=1, all_reduce="", precision=precision
+            )
+            speed = place.speed(job)
+            if speed is not None:
+                yield range_input(f"speed of {machine.name} in {precision}", "×", speed)
         for connection in (machine.inside, machine.network):
             if connection is not None:
                 gbit = connection.bytes_per_s * _BITS / _GIGA
@@ -68,13 +77,15 @@ def notes(job: PlannedJob, question: Question, points: Sequence[PlanPoint]) -> I
         yield "no prices: --prices FILE.csv adds them (docs/planner.md has its columns)"
     elif unpriced:
         yield f"no price in the list for {', '.join(sorted(unpriced))}: device hours are compared"
-    yield from _asked_notes(question)
-    if any(point.mean_age is not None for point in points):
+    yield from _asked_notes(question, points)
+    aged = [point for point in points if point.mean_age is not None]
+    if aged:
+        isolated = "" if aged[0] in comparable(points) else ", so others are recommended"
         yield (
-            f"{ASYNCHRONOUS}: old gradients need more epochs, which are not in these times, so it "
-            "is not recommended by them (docs/asynchronous.md has measured curves)"
+            f"{ASYNCHRONOUS}: old gradients need more epochs, which are not in these times"
+            f"{isolated} (docs/asynchronous.md has measured curves)"
         )
-    if len({point.precision for point in points}) > 1 and job.memory_bytes is not None:
+    if {point.precision for point in points} != {job.precision} and job.memory_bytes is not None:
         yield f"memory is that of steps in {job.precision}, also where another precision needs less"
     if job.noise_scale is None and len({point.batch for point in points} | {job.batch}) > 1:
         yield (
@@ -84,18 +95,21 @@ def notes(job: PlannedJob, question: Question, points: Sequence[PlanPoint]) -> I
     if job.epochs.worst > job.epochs.best:
         yield "the total is a range mostly because early stopping decides when training ends"
     if any(point.efficiency > _MORE_THAN_ALL for point in points):
-        yield "an efficiency above 100 % is a smaller share of fixed time, not a faster device"
+        yield (
+            "an efficiency above 100 % is a smaller share of fixed time, or of the update, not a "
+            "faster device"
+        )
     if job.loader_example_s and any(point.parts_s.get("data", 0.0) > 0 for point in points):
         yield "the loader is that of the profile's machine: other hosts have other cores"
 
 
-def _asked_notes(question: Question) -> Iterable[str]:
+def _asked_notes(question: Question, points: Sequence[PlanPoint]) -> Iterable[str]:
     if question.interrupted_every_s is not None:
         yield (
             "interruptions: 20 s for a checkpoint and 5 min until another machine has started are "
             "assumed"
         )
-    if question.slow_device != 1:
+    if question.slow_device != 1 and any(point.num > 1 for point in points):
         yield f"one of several devices is taken to be {question.slow_device:g} times as slow"
-    if question.slow_network is not None:
+    if question.slow_network is not None and any(point.hosts > 1 for point in points):
         yield f"one of several machines is taken to have a network of {question.slow_network.name}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from stepladder.parallel.divided.choice import Kind
-from stepladder.planning.hardware.gpus import price_per_hour
+from stepladder.parallel.divided.choice import SHARE_EXAMPLES, Kind
+from stepladder.planning.hardware.gpus import GPUS, OLDER_GPUS, gpu_named, price_per_hour
 from stepladder.planning.hardware.machines import Machine
 from stepladder.planning.hardware.ranges import Case
 from stepladder.planning.hardware.speed import has_no_bf16
@@ -29,19 +28,20 @@ _BESIDE: Final = 0.2
 _SAVE_S: Final = 20.0
 _RESTART_S: Final = 300.0
 """Of a checkpoint, and until another machine trains in the place of a lost one; assumed."""
-_ALL: Final = tuple(Kind)
 _WORDS: Final = {
     "communication": "communication",
     "stragglers": "waiting for the slowest device",
     "driver": "the driver",
     "data": "waiting for data",
+    "bubble": "waiting for other stages",
 }
 
 
 def why_not(job: PlannedJob, place: Place) -> str | None:
     """Return why a training is not possible there, with what would make it so; None: it is."""
     where = place_words(place.machine.name, place.hosts, place.devices)
-    if place.batch < place.num:
+    shares = bool(place.kinds) and all(kind in SHARE_EXAMPLES for kind in place.kinds)
+    if place.batch < place.num and not shares:
         return (
             f"{where}: batch {place.batch} leaves less than one example for each of {place.num} "
             f"devices; --batch {place.num} or more"
@@ -51,15 +51,14 @@ def why_not(job: PlannedJob, place: Place) -> str | None:
             f"{where}: batch {place.batch:,} is more than the {job.num_train:,} examples of an "
             f"epoch; --batch {job.num_train} or less"
         )
-    unknown = _why_no_speed(job, place) or _why_no_end(job, place)
-    if unknown is not None:
-        return f"{where}: {unknown}"
-    misfit = _why_no_fit(job, place)
-    return None if misfit is None else f"{where}: {misfit}"
+    reasons = (why(job, place) for why in (_why_no_speed, _why_no_end, _why_no_fit))
+    reason = next((reason for reason in reasons if reason is not None), None)
+    return None if reason is None else f"{where}: {reason}"
 
 
 def _why_no_speed(job: PlannedJob, place: Place) -> str | None:
-    if has_no_bf16(place.machine.gpu, place.precision):
+    gpu = place.machine.gpu or gpu_named((*GPUS, *OLDER_GPUS), job.device_name)
+    if has_no_bf16(gpu, place.precision) and place.precision is not job.precision:
         return "it has no arithmetic in bf16; --precision fp16"
     if place.speed(job) is not None:
         return None
@@ -76,33 +75,43 @@ def _why_no_speed(job: PlannedJob, place: Place) -> str | None:
 
 def _why_no_fit(job: PlannedJob, place: Place) -> str | None:
     """Return why a step does not fit, or is not possible with what was asked for."""
-    if place.kinds == (Kind.DATA,) or not place.kinds:
-        kinds = (Kind.DATA,) if place.all_reduce in SERVED else place.kinds
-    elif place.all_reduce in SERVED:
+    is_served = place.all_reduce in SERVED
+    is_divided = any(kind is not Kind.DATA for kind in place.kinds)
+    if is_divided and is_served:
         return f"{place.all_reduce} workers have copies of the model; --parallelism data"
-    elif job.size is None:
-        return "how the model can be divided was not measured; leave out --parallelism"
-    else:
-        kinds = place.kinds
+    if is_divided and job.size is None:
+        return (
+            "how the model can be divided is not known (in YAML: state_mb and activation_mb); "
+            "leave out --parallelism"
+        )
     if fits(job, place):
         return None
-    limit = memory_limit(job, place.machine)
     words = missing_words(
-        job, devices=place.num, limit=math.inf if limit is None else limit, kinds=kinds or _ALL
+        job,
+        devices=place.num,
+        limit=memory_limit(job, place.machine),
+        local=place.devices,
+        kinds=_kinds(place),
+        remedy=f"leave out {place.all_reduce}" if is_served else "leave out --parallelism",
     )
     return f"a step {words}"
 
 
+def _kinds(place: Place) -> tuple[Kind, ...]:
+    """Return the kinds that were asked for; workers with a server have copies of the model."""
+    return (Kind.DATA,) if place.all_reduce in SERVED else place.kinds or tuple(Kind)
+
+
 def fits(job: PlannedJob, place: Place) -> list[Fit]:
-    """Return the ways in which a step fits there, of the kinds that were asked for."""
-    kinds = (Kind.DATA,) if place.all_reduce in SERVED else place.kinds or _ALL
+    """Return the ways in which a step fits there: with copies of the model, if these do."""
     found = fits_of(
         job,
+        batch=place.batch,
         own=place.own,
         devices=place.num,
         limit=memory_limit(job, place.machine),
         local=place.devices,
-        kinds=kinds,
+        kinds=_kinds(place),
     )
     copies = [fit for fit in found if fit.kind is Kind.DATA]
     return copies or found
@@ -177,7 +186,7 @@ def outlook(job: PlannedJob, place: Place) -> PlanPoint:
             scaled_lr(place.batch, job.batch, is_adaptive=False, noise_scale=job.noise_scale),
             scaled_lr(place.batch, job.batch, is_adaptive=True, noise_scale=job.noise_scale),
         ),
-        largest_micro_batch=largest_batch(job, limit),
+        largest_micro_batch=largest_batch(job, limit, fit),
         mean_age=setting.age(),
     )
     return replace(point, limit=limit_words(point))
@@ -186,7 +195,7 @@ def outlook(job: PlannedJob, place: Place) -> PlanPoint:
 def _kind_words(fit: Fit, place: Place) -> str:
     """Return how the devices share the work: `tensor parallel on 8, data parallel on 4`."""
     words = str(fit.kind)
-    if fit.kind in (Kind.TENSOR, Kind.PIPELINE) and fit.shared < place.num:
+    if fit.kind in SHARE_EXAMPLES and fit.shared < place.num:
         words += f" on {fit.shared}, {Kind.DATA} on {place.num // fit.shared}"
     return f"{words}, checkpointed" if fit.is_checkpointed else words
 

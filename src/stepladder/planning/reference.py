@@ -76,15 +76,16 @@ stepladder plan runs/demo --all-reduce ring double_tree parameter_server --slow-
 ```
 
 - **`--parallelism`** plans each kind, also those that are slower than copies of the model. Layers
-  are divided, by tensor parallelism or in a pipeline, among the devices of a host first, with a
-  copy on each host.
+  are divided, by tensor parallelism or in a pipeline, among the devices of a host, or some of
+  them, with copies on the others; *each* is then the examples that these devices compute together.
 - **`--slow-device`**, **`--slow-network`**: one device, or the network of one machine, is slower
-  than the others. Most ways then wait for it.
+  than the others. Most ways then wait for it. In trees, it matters where it is: it is the last one,
+  and with several devices in each machine, or more than 128 machines, all count as slow.
 - **`asynchronous`** is a parameter server that nobody waits for, **`backup_workers`** one that does
-  not wait for the slowest 5 % of the workers; both are simulated. How old gradients are is in the
-  column of limits; how many more epochs that needs, nobody can predict: see
-  [asynchronous.md](asynchronous.md). Here, *step* is the time in which the workers have used as
-  many examples as a batch has.
+  not wait for the slowest 5 % of the workers, but at least one; both are simulated. How old
+  gradients are is in the column of limits; how many more epochs that needs, nobody can predict (see
+  [asynchronous.md](asynchronous.md)), so they are not compared with others. *Step* is the time in
+  which the workers have used as many examples as a batch has.
 
 Steps of two and four gloo processes, and of hosts over shaped links, whose computation is a sleep,
 were predicted from measured messages: 39 of 42 within 15 % (`bench/results/step_times.md`); one

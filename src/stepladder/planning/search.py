@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import product
 
 from stepladder.errors import UsageError
@@ -14,7 +15,7 @@ from stepladder.planning.hardware.machines import THIS
 from stepladder.planning.job import PlannedJob
 from stepladder.planning.origins import inputs, notes
 from stepladder.planning.outlook import outlook, why_not
-from stepladder.planning.place import EXCHANGES, Place
+from stepladder.planning.place import EXCHANGES, SERVED, Place
 from stepladder.planning.question import Question
 from stepladder.records.plan import Plan, PlanPoint
 
@@ -27,10 +28,19 @@ def plan(job: PlannedJob, question: Question) -> Plan:
     """
     unknown = next((one for one in question.all_reduces if one not in EXCHANGES), None)
     if unknown is not None:
+        near = get_close_matches(unknown, EXCHANGES, n=1, cutoff=0.5)
         raise UsageError(
             f"there is no all-reduce named {unknown!r}",
             where="--all-reduce",
-            fix=f"Type one of: {', '.join(EXCHANGES)}.",
+            fix=f"{f'Did you mean {near[0]}? ' if near else ''}Type one of: "
+            f"{', '.join(EXCHANGES)}.",
+        )
+    served = [name for name in question.all_reduces if name in SERVED]
+    if served and question.driver is not None:
+        raise UsageError(
+            f"{served[0]} workers are processes of their own, which no driver feeds",
+            where="--driver-ms",
+            fix=f"Leave out --driver-ms, or {served[0]}.",
         )
     points, refused = [], []
     for place in _places(job, question):
@@ -39,10 +49,10 @@ def plan(job: PlannedJob, question: Question) -> Plan:
             refused.append(reason)
         else:
             point = outlook(job, place)
-            is_own = bool(point.all_reduce) or place.num == 1
-            if is_own or place.all_reduce == question.all_reduces[0]:  # a divided model has its own
+            if point not in points:  # a divided model has exchanges of its own
                 points.append(point)
-    if not points:
+    is_alone = bool(question.kinds) and all(point.num == 1 for point in points)
+    if not points or (is_alone and refused):
         raise UsageError(
             f"no training is possible: {refused[0] if refused else 'no machine was named'}",
             where="plan",

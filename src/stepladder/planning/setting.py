@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from stepladder.parallel.divided.choice import PARTS_OF_A_STAGE, Kind
+from stepladder.parallel.divided.choice import PARTS_OF_A_STAGE, SHARE_EXAMPLES, Kind
 from stepladder.planning.costs.all_reduce import Group, all_reduce_s, required, slowed
 from stepladder.planning.costs.divided import pipeline_s, tensor_parallel_s
 from stepladder.planning.hardware.ranges import Case, Range
 from stepladder.planning.job import PlannedJob
 from stepladder.planning.memory import Fit
-from stepladder.planning.place import ASYNCHRONOUS, SERVED, Place
+from stepladder.planning.place import ASYNCHRONOUS, Place
 from stepladder.planning.simulation.asynchronous import Throughput, Workers, simulate_workers
 from stepladder.planning.simulation.synchronous import Devices, simulate_steps
 from stepladder.planning.step.step import StepInputs, step_time
@@ -52,15 +52,12 @@ class Setting:
     def parts(self, group: Group, case: Case) -> Mapping[str, float]:
         """Return the seconds of a step by part."""
         inputs = self._inputs(group, case)
+        if self.fit.kind in SHARE_EXAMPLES:
+            return self._shared_parts(inputs, group)
         if self.place.all_reduce == ASYNCHRONOUS and self.place.num > 1:
             return self._asynchronous_parts(inputs, group)
         found = self._synchronous_parts(inputs)
-        if self.fit.kind is Kind.SHARDED:
-            return {**found, "communication": self._sharded_s(inputs, found, group)}
-        if self.fit.kind in (Kind.TENSOR, Kind.PIPELINE):
-            compute, sent = self._shared_parts(inputs, group)
-            return {**found, "compute": compute, "communication": found["communication"] + sent}
-        return found
+        return self._sharded_parts(inputs, found, group) if self.fit.kind is Kind.SHARDED else found
 
     def age(self) -> float | None:
         """Return by how many updates gradients are old, on average; None: they never are."""
@@ -95,7 +92,9 @@ class Setting:
     def _inputs(self, group: Group, case: Case) -> StepInputs:
         job, place, fit, faster = self.job, self.place, self.fit, self.speed.at(case)
         gradients = job.gradients
-        if fit.kind in (Kind.TENSOR, Kind.PIPELINE):  # a device has its part of them
+        own = float(fit.micro_batch)
+        if fit.kind in SHARE_EXAMPLES:  # a device has its part of weights and work
+            own /= fit.shared
             gradients = tuple(
                 Gradient(num_bytes=one.num_bytes // fit.shared, ready_frac=one.ready_frac)
                 for one in (gradients if self._copies > 1 else ())
@@ -109,7 +108,7 @@ class Setting:
             all_reduce=self._exchange(group),
             num_devices=place.num,
             local_devices=place.devices,
-            micro_batch=fit.micro_batch,
+            micro_batch=own,
             accumulation=fit.accumulation,
             spread_frac=job.spread.at(case),
             hides=job.device == "cuda" or place.machine.gpu is not None,
@@ -119,14 +118,36 @@ class Setting:
 
     def _exchange(self, group: Group) -> Callable[[float], float]:
         """Return the seconds in which gradients are added up, by their bytes."""
-        name = self.place.all_reduce
-        if self.fit.kind is Kind.SHARDED:  # gradients are scattered: half of an all-reduce
-            return lambda num_bytes: all_reduce_s("native", group, num_bytes) / 2
+        place, name = self.place, self.place.all_reduce
         if self.fit.kind is not Kind.DATA:
-            across = _across(group)  # all devices of a host send their parts at once
+            across = group if self.fit.kind is Kind.SHARDED else self._across(group)
             return lambda num_bytes: all_reduce_s("native", across, num_bytes)
-        named = "parameter_server" if name in SERVED else name
+        if place.num_backups:
+            slow = None if place.num_backups >= place.devices else group.slow
+            share = (place.num - place.num_backups - 1) / (place.num - 1)
+            served = replace(group, slow=slow)
+            return lambda num_bytes: share * all_reduce_s("parameter_server", served, num_bytes)
+        named = "parameter_server" if name == ASYNCHRONOUS else name
         return lambda num_bytes: all_reduce_s(named, group, num_bytes)
+
+    def _within(self, whole: Group) -> Group:
+        """Return the devices that have one copy of the model together."""
+        if self.fit.shared == whole.num:
+            return whole
+        if whole.devices > 1:
+            return replace(whole, hosts=1, devices=self.fit.shared, network=None, slow=None)
+        return replace(whole, hosts=self.fit.shared)
+
+    def _across(self, whole: Group) -> Group:
+        """Return the copies of one device's part; the parts share the network cards of a host."""
+        shared = self.fit.shared
+        if shared == whole.num or whole.devices == 1:
+            return replace(whole, hosts=max(1, whole.hosts // shared), devices=1)
+        sharing = max(1.0, shared / whole.cards)
+        network, slow = (
+            None if link is None else slowed(link, sharing) for link in (whole.network, whole.slow)
+        )
+        return replace(whole, devices=whole.devices // shared, network=network, slow=slow, cards=1)
 
     def _synchronous_parts(self, inputs: StepInputs) -> Mapping[str, float]:
         """Return the parts of a step that ends with its slowest device, or without some of them."""
@@ -154,11 +175,10 @@ class Setting:
     def _asynchronous_parts(self, inputs: StepInputs, group: Group) -> Mapping[str, float]:
         """Return the parts of the time in which workers apply as many gradients as there are."""
         num = self.place.num
-        workers = self._workers(inputs, group)
         step_s = num / self._throughput(inputs, group).updates_per_s
         computed_s = inputs.accumulation * inputs.pass_s
-        rates = (1 / (computed_s * dict(workers.slow).get(idx, 1.0)) for idx in range(num))
-        late_s = num / sum(rates) - computed_s
+        rate = (num - 1 + 1 / self.place.slow_device) / computed_s
+        late_s = num / rate - computed_s
         local = inputs.micro_batch * inputs.accumulation * inputs.local_devices
         return {
             "compute": computed_s,
@@ -179,65 +199,81 @@ class Setting:
         link = required(group.network if group.hosts > 1 else group.inside)
         byte_s = link.beta_s + link.gamma_s
         computed_s = inputs.accumulation * inputs.pass_s
-        factor = self.place.slow_device
-        if group.slow is not None and group.hosts > 1:  # it sends gradients, and gets weights
-            factor += 2 * num_bytes * (group.slow.beta_s - link.beta_s) / computed_s
+        slow = {self.place.num - 1: self.place.slow_device}
+        if group.slow is not None and group.hosts > 1:  # its devices share its cards
+            sharing = max(1.0, group.devices / group.cards)
+            more = num_bytes * (sharing * group.slow.beta_s - link.beta_s) / computed_s
+            for idx in range(self.place.num - group.devices, self.place.num):
+                slow[idx] = slow.get(idx, 1.0) + max(0.0, more)
         return Workers(
             num=self.place.num,
             step_s=computed_s,
             spread_frac=inputs.spread_frac,
-            slow=((self.place.num - 1, factor),) if factor != 1 else (),
+            slow=tuple(slow.items()),
             message_s=link.alpha_s + num_bytes * link.beta_s / 2,
             server_s=num_bytes * byte_s + inputs.update_s,
         )
 
-    def _sharded_s(self, inputs: StepInputs, found: Mapping[str, float], group: Group) -> float:
-        """Return what messages of a sharded step make it longer.
+    def _sharded_parts(
+        self, inputs: StepInputs, found: Mapping[str, float], group: Group
+    ) -> Mapping[str, float]:
+        """Return the parts of a step with a sharded model.
 
-        Weights are fetched in each pass, before the forward and the backward pass: two halves of an
-        all-reduce; gradients are scattered once. All travel while others are computed.
+        Weights are fetched before the forward and before the backward pass, each time half of an
+        all-reduce; gradients are scattered once, the other half of one. What is sent in a pass is
+        hidden behind that pass: in the last backward pass as much as copies send, which `found`
+        has. A device updates its part of the weights.
         """
         weights = self.job.num_bytes if self.job.size is None else self.job.size.weights
-        fetched_s = inputs.accumulation * all_reduce_s("native", group, weights)
-        scattered_s = all_reduce_s("native", group, self.job.num_bytes) / 2
-        return max(found["communication"], fetched_s + scattered_s - found["compute"])
+        fetch_s = all_reduce_s("native", group, weights) / 2
+        backward_s = inputs.backward_frac * inputs.pass_s if inputs.hides else 0.0
+        forward_s = inputs.pass_s - backward_s if inputs.hides else 0.0
+        more_s = inputs.accumulation * max(0.0, fetch_s - forward_s)
+        more_s += (inputs.accumulation - 1) * max(0.0, fetch_s - backward_s)
+        return {
+            **found,
+            "compute": found["compute"] - inputs.update_s * (1 - 1 / self.place.num),
+            "communication": found["communication"] + more_s,
+        }
 
-    def _shared_parts(self, inputs: StepInputs, whole: Group) -> tuple[float, float]:
-        """Return the seconds of compute and messages of devices that compute the same examples."""
+    def _shared_parts(self, inputs: StepInputs, whole: Group) -> Mapping[str, float]:
+        """Return the parts of a step of devices that compute the same examples.
+
+        All of them wait for a slow one, as each has a part of every example's layers.
+        """
         size, num, accumulation = self.job.size, self.fit.shared, self.fit.accumulation
         assert size is not None
-        is_inside = num < whole.num
-        group = replace(whole, hosts=1, network=None, slow=None) if is_inside else whole
-        examples = self.fit.micro_batch * num
+        group, examples = self._within(whole), self.fit.micro_batch
+        found = step_time(inputs).parts
+        bubble_s = 0.0
         if self.fit.kind is Kind.TENSOR:  # each device starts all kernels
             busy_s = accumulation * (inputs.fixed_s + inputs.per_example_s * examples / num)
             sums = max(1, size.num_sums)
             sent_s = tensor_parallel_s(group, size.summed * examples / sums, num_sums=sums)
-            whole_s = busy_s + accumulation * sent_s
         else:
-            parts = PARTS_OF_A_STAGE * num
-            computed_s = accumulation * (parts * inputs.fixed_s + inputs.per_example_s * examples)
-            busy_s = computed_s / num
+            parts = min(PARTS_OF_A_STAGE * num, examples)
+            pass_s = parts * inputs.fixed_s + inputs.per_example_s * examples
+            busy_s = accumulation * pass_s / num
+            bubble_s = busy_s * (num - 1) / parts
             link = required(group.network if group.hosts > 1 else group.inside)
-            whole_s = pipeline_s(
-                computed_s,
+            pipe_s = pipeline_s(
+                pass_s,
                 num_stages=num,
                 num_parts=parts,
                 cut_bytes=(size.cut or 0) * examples / parts,
-                link=link,
+                link=link if group.slow is None else group.slow,
             )
-        return busy_s + inputs.update_s / num, whole_s - busy_s
+            sent_s = pipe_s - (busy_s + bubble_s) / accumulation
+        slower = self.place.slow_device - 1
+        return {
+            **found,
+            "compute": busy_s + inputs.update_s / num,
+            "communication": found["communication"] + accumulation * sent_s,
+            "stragglers": found["stragglers"] + slower * (busy_s + bubble_s),
+            "bubble": bubble_s,
+        }
 
 
 @lru_cache(maxsize=1024)
 def _simulated(workers: Workers, num_updates: int) -> Throughput:
     return simulate_workers(workers, num_updates=num_updates)
-
-
-def _across(group: Group) -> Group:
-    """Return one device of each host, whose bytes share the host's network cards."""
-    sharing = max(1.0, group.devices / group.cards)
-    network, slow = (
-        None if link is None else slowed(link, sharing) for link in (group.network, group.slow)
-    )
-    return Group(hosts=group.hosts, devices=1, inside=None, network=network, slow=slow)

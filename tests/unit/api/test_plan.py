@@ -116,6 +116,13 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         stepladder.plan(EXAMPLE, slow_device=0.5, dir=None)
     with pytest.raises(UsageError, match="may mean bits or bytes"):
         stepladder.plan(EXAMPLE, slow_network="1GB", dir=None)
+    with pytest.raises(UsageError, match="100Gbit is not slower than the network of the other"):
+        stepladder.plan(EXAMPLE, slow_network="100Gbit", dir=None)
+    with pytest.raises(UsageError, match="which no driver feeds"):
+        stepladder.plan(EXAMPLE, all_reduce=("asynchronous",), driver_ms=1, dir=None)
+    with pytest.raises(UsageError, match="no all-reduce named 'async'") as wrong:
+        stepladder.plan(EXAMPLE, all_reduce=("async",), dir=None)
+    assert "Did you mean asynchronous?" in str(wrong.value)
     for option in ("noise_scale", "driver_ms", "epochs", "budget"):
         for value in (float("nan"), float("inf"), -3):
             with pytest.raises(UsageError, match="is not a number above 0"):

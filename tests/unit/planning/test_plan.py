@@ -95,7 +95,7 @@ def test_learning_rates_are_capped_at_the_noise_scale() -> None:
 def test_a_step_that_does_not_fit_takes_several_passes(make_job: MakeJob) -> None:
     job = make_job()
     assert largest_batch(job, 16e9) == 142  # 95 % of 16 GB, less 1 GB
-    (fit,) = fits_of(job, own=512, devices=1, limit=16e9)
+    (fit,) = fits_of(job, batch=512, devices=1, limit=16e9)
     assert (fit.kind, fit.micro_batch, fit.accumulation) == (Kind.DATA, 128, 4)
     assert at(job, 1, batch=512).limit.endswith("memory: 4 passes of 128 a device")
 
@@ -103,8 +103,8 @@ def test_a_step_that_does_not_fit_takes_several_passes(make_job: MakeJob) -> Non
 def test_a_model_that_does_not_fit_is_divided_or_refused(make_job: MakeJob) -> None:
     job = make_job(size=SIZE, memory=None)
     assert step_bytes(job, 1) == pytest.approx(16.1e9)
-    assert not fits_of(job, own=1, devices=1, limit=16e9)
-    fit = fits_of(job, own=1, devices=4, limit=16e9)[0]
+    assert not fits_of(job, batch=1, devices=1, limit=16e9)
+    fit = fits_of(job, batch=4, devices=4, limit=16e9)[0]
     assert fit.kind is Kind.SHARDED
     said = missing_words(job, devices=1, limit=16e9)
     assert said.startswith("needs 16.1 GB a device for one example (data parallel), 0.9 GB more")

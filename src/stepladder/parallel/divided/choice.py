@@ -34,7 +34,7 @@ class Kind(StrEnum):
     PIPELINE = "pipeline"
 
 
-_SHARE_EXAMPLES: Final = (Kind.TENSOR, Kind.PIPELINE)
+SHARE_EXAMPLES: Final = (Kind.TENSOR, Kind.PIPELINE)
 """Kinds whose devices compute the same examples."""
 _ARTICLES: Final = {Kind.TENSOR: "tensor parallelism", Kind.PIPELINE: "a pipeline"}
 
@@ -109,7 +109,7 @@ def choose(
     needs = memory_of(size, devices=devices, batch=batch, at_once=at_once)
     sends = traffic_of(size, devices=devices, batch=batch)
     is_short = batch < devices  # some copies would have nothing to compute
-    possible = _SHARE_EXAMPLES if is_short else tuple(Kind)
+    possible = SHARE_EXAMPLES if is_short else tuple(Kind)
     kind = next((one for one in possible if needs.get(one, math.inf) <= memory), None)
     reason = f"batch {batch} for {devices} devices: " if is_short else ""
     reason += _memory_words(kind, needs, memory)
@@ -130,7 +130,7 @@ def _memory_words(kind: Kind | None, needs: Mapping[Kind, float], memory: float)
 
 def _traffic_words(sends: Mapping[Kind, float]) -> str:
     """Return the two byte counts: of copies, and of devices that share the layers."""
-    others = {one: sends[one] for one in _SHARE_EXAMPLES if one in sends}
+    others = {one: sends[one] for one in SHARE_EXAMPLES if one in sends}
     copies = f"copies send {size_words(sends[Kind.DATA])} a step"
     if not others:
         return copies

@@ -255,23 +255,32 @@ def all_reduce_s(name: str, group: Group, num_bytes: float) -> float:
     return formula(group.num, num_bytes, slowed(network, max(1.0, sharing)))
 
 
+@lru_cache(maxsize=65_536)
 def _mixed_s(name: str, group: Group, num_bytes: float, slow: Link) -> float:
     """Return the seconds of an all-reduce in which the last host has a slower network.
 
-    All bytes of a ring pass through each host, so it is as slow as if all were. For the others, the
-    schedule is followed message by message, if each host has one device.
+    All bytes of a ring pass through each host, so it is as slow as if all were. A parameter server
+    receives from the others meanwhile. The schedules of the rest are followed message by message,
+    if each host has one device and there are not too many; otherwise all hosts count as slow.
     """
+    all_slow_s = all_reduce_s(name, replace(group, network=slow, slow=None), num_bytes)
+    if name == "parameter_server":
+        sharing = max(1.0, group.devices / group.cards)
+        message_s = 2 * (slow.alpha_s + sharing * num_bytes * slow.beta_s)
+        return max(all_reduce_s(name, replace(group, slow=None), num_bytes), message_s)
     if name not in FORMULAS or group.devices > 1 or group.num > _MOST_COUNTED:
-        return all_reduce_s(name, replace(group, network=slow, slow=None), num_bytes)
+        return all_slow_s
     link = required(group.network)
     slower = np.ones(group.num)
-    slower[-1] = slow.beta_s / link.beta_s
+    ratios = (slow.beta_s / link.beta_s, slow.exchange_beta_s / link.exchange_beta_s)
+    slower[-1] = max(1.0, min(ratios))
     algorithm = next(one for one in ALGORITHMS if one.name == name)
     segments = SEGMENTS if algorithm in (BINARY_TREE, DOUBLE_TREE) else (1,)
-    return min(
+    times = (
         schedule_s(_schedule(algorithm, group.num, num), int(num_bytes), link, slower=slower)
         for num in segments
     )
+    return min(all_slow_s, *times)
 
 
 def hierarchical_s(group: Group, num_bytes: float, *, across: str = "ring") -> float:

@@ -92,7 +92,7 @@ def simulate_workers(workers: Workers, *, num_updates: int, seed: int = 0) -> Th
         ages, oldest = ages + age, max(oldest, age)
         num += 1
         if num == first:
-            first_s = free_s
+            first_s, ages = free_s, 0
         place = steps[idx] - slowest
         steps[idx] += 1
         counts[place] -= 1
@@ -115,7 +115,7 @@ def simulate_workers(workers: Workers, *, num_updates: int, seed: int = 0) -> Th
         waiting = kept
     return Throughput(
         updates_per_s=(num - first) / (free_s - first_s),
-        mean_age=ages / max(1, num),
+        mean_age=ages / max(1, num - first),
         max_age=oldest,
     )
 

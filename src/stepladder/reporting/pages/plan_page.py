@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -34,6 +34,7 @@ _STYLES: Final = {
     "stragglers": "augment",
     "driver": "to_device",
     "data": "data_wait",
+    "bubble": "checkpoint",
 }
 _HOUR_S: Final = 3600.0
 _WIDE: Final = 10.0
@@ -45,13 +46,13 @@ def plan_text(found: Plan) -> str:
     columns = _columns(found)
     rows = [_head(columns)]
     points = sorted(found.points, key=lambda one: one.total_s.likely)
-    shown = points if len(points) <= _MOST_ROWS else [one for one in points if one.is_best]
+    shown = points if len(points) <= _MOST_ROWS else _shown(points)
     rows += [_cells(point, columns) for point in shown]
     lines = [found.job, "", *_table(rows), ""]
     if len(shown) < len(points):
         lines.append(
-            f"{len(points)} trainings were planned, of which these {len(shown)} are the best; "
-            f"{PLAN_FILE} has all"
+            f"{len(points)} trainings were planned, of which these {len(shown)} are the best, and "
+            f"the fastest of each way; {PLAN_FILE} has all"
         )
     lines.append("* no other is faster and cheaper; † where more devices stop paying")
     if found.now is not None:
@@ -62,6 +63,12 @@ def plan_text(found: Plan) -> str:
     lines += [f"note: {text}" for text in found.notes]
     lines.append(f"answer: {found.answer}")
     return clean("\n".join(lines)) + "\n"
+
+
+def _shown(points: Sequence[PlanPoint]) -> list[PlanPoint]:
+    """Return the best points, and the fastest of each way; sorted by time, as they are."""
+    first = {(one.precision, _way(one)): one for one in reversed(points) if one.num > 1}
+    return [one for one in points if one.is_best or one in first.values()]
 
 
 def write_plan_page(folder: Path) -> Path:
@@ -186,25 +193,30 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _groups(points: Iterable[PlanPoint]) -> dict[str, list[PlanPoint]]:
-    """Return the points of each line: of one machine, batch and all-reduce, by devices."""
-    points = list(points)
-    machines, batches = {one.machine for one in points}, {one.batch for one in points}
-    names = {one.all_reduce for one in points if one.all_reduce}
+def _groups(points: Sequence[PlanPoint]) -> dict[str, list[PlanPoint]]:
+    """Return the points of each line, by devices; one device begins each way of sharing the work.
+
+    A name has only what is not the same for all.
+    """
+    ways = dict.fromkeys(_way(one) for one in points if one.num > 1) or {"": None}
+    machines, batches, precisions = (
+        len({getattr(one, name) for one in points}) > 1
+        for name in ("machine", "batch", "precision")
+    )
     found: dict[str, list[PlanPoint]] = {}
-    precisions = {one.precision for one in points}
     for point in points:
-        for name in sorted(names) if not point.all_reduce else [point.all_reduce]:
-            parts = [point.machine] if len(machines) > 1 else []
-            parts += [f"batch {point.batch:,}"] if len(batches) > 1 else []
-            parts += [point.precision] if len(precisions) > 1 else []
-            parts += [name] if len(names) > 1 or not parts else []
-            found.setdefault(", ".join(parts), []).append(point)
-    if not names:
-        found = {
-            one.machine: [two for two in points if two.machine == one.machine] for one in points
-        }
+        for way in ways if point.num == 1 else (_way(point),):
+            parts = [point.machine] if machines else []
+            parts += [f"batch {point.batch:,}"] if batches else []
+            parts += [point.precision] if precisions else []
+            parts += [way] if way and (len(ways) > 1 or not parts) else []
+            found.setdefault(", ".join(parts) or point.machine, []).append(point)
     return {name: sorted(line, key=lambda one: one.num) for name, line in found.items()}
+
+
+def _way(point: PlanPoint) -> str:
+    """Return how several devices work together; on how many of them, a line has to say itself."""
+    return ", ".join(part for part in (point.all_reduce, _kind(point)) if part).partition(" on ")[0]
 
 
 def _time_figure(points: Sequence[PlanPoint]) -> Figure:
