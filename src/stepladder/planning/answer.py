@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from stepladder.config.choices import Precision
-from stepladder.parallel.divided.choice import Kind
+from stepladder.parallel.divided.choice import Kind, size_words
 from stepladder.planning.front import comparable, has_prices, price_of
 from stepladder.planning.job import PlannedJob
 from stepladder.planning.place import place_words
@@ -80,5 +80,5 @@ def job_words(job: PlannedJob) -> str:
         number += f" ({epochs.best:.3g} to {epochs.worst:.3g})"
     return (
         f"{job.name}: {job.num_train:,} examples, {number} epochs, batches of {job.batch:,}, "
-        f"{job.num_bytes / 1e6:,.3g} MB of gradients; measured on {job.device_name}"
+        f"{size_words(job.num_bytes)} of gradients; measured on {job.device_name}"
     )

@@ -98,6 +98,7 @@ def _places(job: PlannedJob, question: Question) -> Iterable[Place]:
 def _ways(job: PlannedJob, question: Question, first: Place) -> Iterable[Place]:
     """Return all ways of training on the same machines."""
     is_alone = first.num == 1
+    has_others = any(name not in SERVED for name in question.all_reduces)
     kinds: list[tuple[Kind, ...]] = [] if is_alone else [(kind,) for kind in question.kinds]
     for batch, precision, name, kind in product(
         question.batches or (job.batch,),
@@ -105,6 +106,8 @@ def _ways(job: PlannedJob, question: Question, first: Place) -> Iterable[Place]:
         ("",) if is_alone else question.all_reduces,
         kinds or [()],
     ):
+        if name in SERVED and has_others and kind not in {(), (Kind.DATA,)}:
+            continue  # divided models are planned once
         yield replace(first, batch=batch, precision=precision, all_reduce=name, kinds=kind)
 
 

@@ -97,7 +97,11 @@ def render_plan(found: Plan) -> str:
         head=_head(columns),
         figures=[_time_figure(points), _front_figure(points)],
         rows=[(_cells(point, columns), point, _as_json(point)) for point in points],
-        legend=[(f"ph-{style}", name) for name, style in _STYLES.items()],
+        legend=[
+            (f"ph-{style}", name)
+            for name, style in _STYLES.items()
+            if any(point.parts_s.get(name, 0.0) > 0 for point in best)
+        ],
         split=[(_place(point), _bar(point), point.limit) for point in best],
         inputs=[_input(one) for one in found.inputs],
         network=len(NETWORK_FACTORS) // 2,
@@ -332,8 +336,13 @@ def _hourly(cost: float, total_s: float) -> float:
 
 def _input(one: PlanInput) -> tuple[str, str, str, str]:
     bounds = one.bounds
-    value = f"{bounds.likely:,.4g} {one.unit}".strip()
+    value = f"{_digits(bounds.likely)} {one.unit}".strip()
     if bounds.best != bounds.worst:
         low, high = sorted((bounds.best, bounds.worst))
-        value += f" ({low:,.3g} to {high:,.3g})"
+        value += f" ({_digits(low)} to {_digits(high)})"
     return one.name, value, str(one.provenance), one.source
+
+
+def _digits(value: float) -> str:
+    """Return a number in four digits, or as a whole one."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}"
