@@ -22,7 +22,7 @@ import stepladder
 from stepladder.config.checks import BadValueError, ranges_of
 from stepladder.config.choices import LrRule, OptimizerName
 from stepladder.config.recipe import BatchConfig, OptimizerConfig
-from stepladder.optim.contract import OptimizerSpec, Setup
+from stepladder.optim.contract import OptimizerSpec
 from stepladder.optim.optimizers import build_optimizer, step_function
 from stepladder.optim.scalars import HOST_SCALARS
 from stepladder.optim.schedule import base_lr
@@ -135,26 +135,11 @@ def asked_for(file: Path) -> list[str]:
     return found
 
 
-def test_the_worked_examples_are_the_file_that_the_page_shows_and_an_optimizer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_worked_examples_are_files_of_optimizers() -> None:
     text = PAGE.read_text(encoding="utf-8")
     of_torch, own = (part.partition("```")[0] for part in text.split("```python\n")[1:])
     assert of_torch == (ROOT / "optim" / "sgd.py").read_text(encoding="utf-8")
-    if not hasattr(OptimizerName, "LION"):
-        monkeypatch.setattr(OptimizerName, "LION", "lion", raising=False)
-    names: dict[str, Any] = {"__name__": "lion"}
-    exec(own, names)
-    spec: OptimizerSpec = names["LION"]
-    weight, grad = random_tensors(2, 3, 2)
-    group = {"params": [nn.Parameter(weight.clone())], "weight_decay": 0.1}
-    config = OptimizerConfig()
-    setup = Setup(config=config, model=Weights({}), groups=[group], process_group=None, lr=LR)
-    optimizer = spec.construct(setup)
-    group["params"][0].grad = grad
-    optimizer.step()
-    wanted = spec.first_step(weight, grad, config=config, lr=LR, decay=0.1)
-    torch.testing.assert_close(group["params"][0].data, wanted)
+    assert own == (ROOT / "optim" / "lion.py").read_text(encoding="utf-8")
 
 
 # options

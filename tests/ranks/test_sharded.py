@@ -68,11 +68,13 @@ def test_two_ranks_train_and_save_as_one_process(start: Start, tmp_path: Path) -
     [
         ("Plain", ("--optimizer.name", "sgd")),
         ("Plain", ("--optimizer.name", "adamw", "--optimizer.weight-decay", "0.01")),
+        ("Plain", ("--optimizer.name", "lars", "--batch.lr", "2")),
+        ("Plain", ("--optimizer.name", "lamb", "--optimizer.weight-decay", "0.01")),
         ("Plain", ("--optimizer.clip-norm", "0.1", "--batch.micro-batch-size", "1")),
         ("WithIdle", ()),
         ("OneHeldOut", ()),
     ],
-    ids=["sgd", "adamw", "clipped parts", "unused weights", "one held-out example"],
+    ids=["sgd", "adamw", "lars", "lamb", "clipped parts", "unused weights", "one held-out example"],
 )
 def test_three_ranks_give_what_one_gives(
     start: Start, tmp_path: Path, task: str, words: tuple[str, ...]

@@ -254,6 +254,9 @@ class OptimizerName(StrEnum):
     ADAM = "adam"
     ADAMW = "adamw"
     NADAM = "nadam"
+    LION = "lion"
+    LARS = "lars"
+    LAMB = "lamb"
 
 
 class ScheduleKind(StrEnum):

@@ -190,11 +190,14 @@ class OptimizerConfig:
     name: OptimizerName = OptimizerName.NADAM
     """Optimizer."""
     momentum: float = ranged(0.9, Range(0, 1))
-    """Momentum of SGD, in [0, 1)."""
+    """Momentum of SGD and LARS, in [0, 1)."""
+    trust_coefficient: float = ranged(0.001, Range(0, takes_low=False))
+    """Share of its weights by which LARS moves a layer at a learning rate of 1, above 0."""
     beta1: float = ranged(0.9, Range(0, 1))
-    """First-moment decay of the Adam family, in [0, 1)."""
+    """First-moment decay of the Adam family, LAMB and Lion, in [0, 1)."""
     beta2: float = ranged(0.999, Range(0, 1))
-    """Second-moment decay of the Adam family, in [0, 1)."""
+    """Second-moment decay of the Adam family and LAMB, in [0, 1); of Lion's momentum, for which
+    0.99 is usual."""
     eps: float = ranged(1e-8, Range(0, takes_low=False))
     """Term added to the Adam family's denominator for numerical stability, above 0."""
     weight_decay: float = ranged(0.0, Range(0))

@@ -6,6 +6,9 @@ from stepladder.config.choices import OptimizerName
 from stepladder.optim.adam import ADAM
 from stepladder.optim.adamw import ADAMW
 from stepladder.optim.contract import OptimizerSpec
+from stepladder.optim.lamb import LAMB
+from stepladder.optim.lars import LARS
+from stepladder.optim.lion import LION
 from stepladder.optim.nadam import NADAM
 from stepladder.optim.sgd import SGD
 
@@ -14,6 +17,9 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
     ADAM,
     ADAMW,
     NADAM,
+    LION,
+    LARS,
+    LAMB,
 )
 
 
