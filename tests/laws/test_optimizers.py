@@ -149,12 +149,19 @@ def test_the_worked_examples_are_files_of_optimizers() -> None:
 def test_it_reads_the_options_that_it_declares_and_no_other(spec: OptimizerSpec) -> None:
     start, *grads = random_tensors(7, 8, 5)
     grads = [0.1**idx * grad for idx, grad in enumerate(grads)]  # the last of equal keys wins
-    default = after_steps(config_of(spec), start, grads)
-    read = {
-        option
-        for option in ranges_of(OptimizerConfig).keys() - COMMON
-        if not torch.equal(after_steps(config_of(spec, **{option: 0.25}), start, grads), default)
-    }
+
+    def trained(config: OptimizerConfig) -> list[Tensor]:
+        model = small_model()  # for rules that see its layers
+        take_steps(model, build_optimizer(config, model, lr=LR), 12)
+        return [after_steps(config, start, grads), *model.parameters()]
+
+    default = trained(config_of(spec))
+    read = set()
+    for option in ranges_of(OptimizerConfig).keys() - COMMON:
+        usual = getattr(OptimizerConfig(), option)
+        other = trained(config_of(spec, **{option: usual + 1 if isinstance(usual, int) else 0.25}))
+        if not all(torch.equal(one, two) for one, two in zip(other, default, strict=True)):
+            read.add(option)
     assert read == set(spec.options)
 
 
@@ -256,7 +263,7 @@ def test_stacked_weights_are_stepped_as_each_alone_if_it_is_elementwise(
     both = [torch.stack(pair) for pair in zip(*grads, strict=True)]
     stacked = after_steps(config_of(spec), torch.stack(heads), both)
     is_alike = torch.allclose(stacked, torch.stack(alone), rtol=1e-9, atol=1e-12)
-    assert is_alike is spec.is_elementwise
+    assert is_alike is (spec.is_elementwise or spec.sees_layers)  # which here are none
 
 
 @every_optimizer

@@ -257,6 +257,7 @@ class OptimizerName(StrEnum):
     LION = "lion"
     LARS = "lars"
     LAMB = "lamb"
+    KFAC = "kfac"
 
 
 class ScheduleKind(StrEnum):

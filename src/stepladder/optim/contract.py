@@ -155,6 +155,9 @@ class OptimizerSpec:
         fused_on: device types on which one kernel updates all weights.
         is_elementwise: each number is updated independently, so that weights of several models can
             be stacked and updated together.
+        sees_layers: its rule needs what goes in and out of each layer, by hooks: in the process
+            that has the optimizer, of a whole model, not compiled, with gradients that are not
+            scaled.
         state_numbers: maximum numbers of state for a weight, to estimate memory and disk.
     """
 
@@ -171,6 +174,7 @@ class OptimizerSpec:
     groups: Callable[[OptimizerConfig, Named], list[Group]] = decay_groups
     fused_on: frozenset[str] = frozenset()
     is_elementwise: bool = True
+    sees_layers: bool = False
     state_numbers: Callable[[Tensor], int] = two_numbers_each
 
     def can_fuse(self, device_type: str) -> bool:

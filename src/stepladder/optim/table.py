@@ -6,6 +6,7 @@ from stepladder.config.choices import OptimizerName
 from stepladder.optim.adam import ADAM
 from stepladder.optim.adamw import ADAMW
 from stepladder.optim.contract import OptimizerSpec
+from stepladder.optim.kfac import KFAC
 from stepladder.optim.lamb import LAMB
 from stepladder.optim.lars import LARS
 from stepladder.optim.lion import LION
@@ -20,6 +21,7 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
     LION,
     LARS,
     LAMB,
+    KFAC,
 )
 
 

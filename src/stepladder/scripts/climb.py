@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Exactness, Interval, Trial, Verdict
 from stepladder.records.script import PATCH_FILE, SCRIPT_FILE, ScriptClimb, ScriptFacts
 from stepladder.records.watch import WATCH_FILE, WatchReport
-from stepladder.scripts.arm import ScriptEndedError
+from stepladder.scripts.arm import ScriptEndedError, opened
 from stepladder.scripts.contract import ScriptRung
 from stepladder.scripts.inside.scout import FACTS_FILE
 from stepladder.scripts.inside.spec import Mode
@@ -44,6 +45,10 @@ _OF_VERDICT: Final = ("min_gain", "num_seeds", "num_blocks", "metric", "is_highe
 _MIN_STEPS: Final = 16
 _PROMISED: Final = 0.9
 _MUCH: Final = 1.2
+_MAX_COUNT_S: Final = 180.0
+"""Seconds that a script is run to see whether it takes enough steps for a change to pay off."""
+_COUNTED: Final = 20
+"""Parts in which these steps are counted."""
 AGAIN: Final = f"{WORK}/again"
 _FOREVER: Final = float("inf")
 
@@ -327,6 +332,7 @@ class ScriptRun:
         except (UsageError, ScriptEndedError) as error:
             verdict = Verdict(decision=Decision.DROPPED, reason=f"with it, {error.what}")
             return replace(trial, verdict=verdict, took_s=time.monotonic() - began)
+        self._count_steps(raced)
         speed = _with_one_time(raced, self._facts)
         learnt = self._learnt(rung, raced, versions, speed)
         verdict = _verdict(speed, raced, learnt, self.options, self._facts)
@@ -341,6 +347,29 @@ class ScriptRun:
             took_s=time.monotonic() - began,
             cores_missing=cores_missing_since(usage),
         )
+
+    def _count_steps(self, raced: Raced) -> None:
+        """Run the script until what a change does once has paid off, unless that takes long.
+
+        If it ends before, the number of all its steps is known.
+        """
+        facts, num = self._facts, _steps_to_pay_off(raced)
+        limit_s = min(_MAX_COUNT_S, self._time_left())
+        speed = raced.speed
+        is_fast = speed is not None and speed.low > 1
+        if facts.is_whole or not is_fast or not 0 < num * facts.step_s < limit_s:
+            return
+        self.say(f"running the script for {num:,} steps, after which it pays off …")
+        arm, done = self._work.arm(Settings()), 1
+        try:
+            with opened((arm,), wait_s=self.options.max_wait_s, what="starting the script"):
+                while done < num:
+                    part = min(num - done, math.ceil(num / _COUNTED))
+                    arm.block(part, wait_s=2 * limit_s)
+                    done += part
+        except ScriptEndedError:
+            self._facts = replace(facts, num_steps=max(done, facts.num_steps), is_whole=True)
+            self._notes.append(f"The script takes about {self._facts.num_steps:,} steps in all.")
 
     def _learnt(
         self,
@@ -473,12 +502,19 @@ def _with_one_time(raced: Raced, facts: ScriptFacts) -> Interval | None:
     )
 
 
-def _one_time_words(raced: Raced, facts: ScriptFacts) -> str:
+def _steps_to_pay_off(raced: Raced) -> int:
+    """Return the steps after which what is done once has paid off; 0: at once, or never."""
     before, after = raced.step_s
-    if facts.is_whole or raced.one_time_s < 1.0 or after >= before:
+    if raced.one_time_s < 1.0 or after >= before:
+        return 0
+    return math.ceil(raced.one_time_s / (before - after))
+
+
+def _one_time_words(raced: Raced, facts: ScriptFacts) -> str:
+    num = _steps_to_pay_off(raced)
+    if facts.is_whole or not num:
         return ""
-    num = raced.one_time_s / (before - after)
-    return f"its {raced.one_time_s:.0f} s at the start pay off after {num:,.0f} steps"
+    return f"its {raced.one_time_s:.0f} s at the start pay off after {num:,} steps"
 
 
 def _changes(settings: Settings) -> dict[str, Json]:

@@ -340,7 +340,7 @@ _known_rows = lru_cache(maxsize=_MAX_EPOCHS_KEPT)(_draw_rows)
 def why_not_stacked(recipe: Recipe) -> str | None:
     """Return why a recipe cannot train many heads in one step, or None."""
     reasons = {
-        "the optimizer uses norms of whole weights, which stacking would mix": (
+        "the optimizer uses whole weights, which stacking would mix": (
             not spec_of(recipe.optimizer.name).is_elementwise
         ),
         "gradient clipping uses the norm of each head": recipe.optimizer.clip_norm,

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from stepladder.scripts.inside.anomaly import keep_off
+from stepladder.scripts.inside.compiled import compile_training
 from stepladder.scripts.inside.in_memory import InMemory, RowsInMemory
 from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import (
@@ -182,7 +183,7 @@ class Applied:
         if settings.once_per_input:
             model.forward = OncePerInput(model)
         if settings.compiled:
-            model.compile()
+            compile_training(model)
 
     def _make_loader(
         self, original: Callable[..., None], this: Any, args: Any, kwargs: Any

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.script import ScriptFacts
-from stepladder.scripts.contract import NO_MODEL, Edit, ScriptRung
+from stepladder.scripts.contract import NO_MODEL, Edit, ScriptRung, Spot
 from stepladder.scripts.settings import Settings
 
 _GAIN = 1.2
+TRAINING: Final = '''
+def compile_training(model):
+    """Compiles the passes that train; others, of all kinds of shapes, run as before."""
+    model.compile()
+    fast = model._compiled_call_impl
+
+    def call(*args, **kwargs):
+        trains = model.training and torch.is_grad_enabled()
+        return (fast if trains else model._call_impl)(*args, **kwargs)
+
+    model._compiled_call_impl = call
+'''.strip()
 
 
 class Compile(ScriptRung):
-    """Compile the model's forward and backward into fused kernels.
+    """Compile the model's forward and backward into fused kernels, in passes that train.
+
+    Validation and sampling, with shapes of their own, run as before: each would be compiled again.
 
     Trades: compiling takes tens of seconds, at the first step and for each new shape.
     Source: PyTorch, `torch.nn.Module.compile`.
@@ -45,5 +59,13 @@ class Compile(ScriptRung):
         return replace(settings, compiled=True)
 
     def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:  # noqa: ARG002
-        """Return the lines before each optimizer, with the script's name of its model."""
-        return self.before_optimizers(facts, lambda model: f"{model}.compile()")
+        """Return a function, and a line before each optimizer that calls it."""
+        lines = self.before_optimizers(facts, lambda model: f"compile_training({model})")
+        if isinstance(lines, str):
+            return lines
+        starts = {
+            line.place.file: replace(line, spot=Spot.START, text=TRAINING, imports=("torch",))
+            for line in lines
+            if line.place is not None
+        }
+        return (*starts.values(), *lines)

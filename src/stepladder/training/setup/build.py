@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from stepladder.config.choices import (
+    AsyncMethod,
     Auto,
     DeviceChoice,
     MemoryFormat,
@@ -36,6 +38,7 @@ from stepladder.models.forwards import CompiledForward, FrozenForward, set_forwa
 from stepladder.models.freezing import set_training
 from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
+from stepladder.optim.table import spec_of
 from stepladder.parallel.batchnorm import sync_batchnorm
 from stepladder.parallel.collectives.exchange import exchange_of, sent_dtype
 from stepladder.parallel.divided.contract import DividedModel
@@ -69,6 +72,8 @@ def require_execution(
         UsageError: if options contradict each other or the model does not support them.
         ResourceError: if there is no compiler.
     """
+    if spec_of(recipe.optimizer.name).sees_layers:
+        _require_layers(recipe)
     if recipe.model.fold_batchnorm:
         _require_foldable(recipe, task, model)
     if recipe.device.gradient_checkpointing:
@@ -108,6 +113,35 @@ def _set_frozen(trunk: nn.Module, is_frozen: bool, *, is_folded: bool, is_compil
     if isinstance(there, FrozenForward) and (there.is_folded, there.is_compiled) == wanted:
         return  # keep what it made, such as compiled code
     set_forward(trunk, FrozenForward(trunk, is_folded, is_compiled))
+
+
+def _require_layers(recipe: Recipe) -> None:
+    """Check that an optimizer can see what goes in and out of each layer."""
+    device, title = recipe.device, spec_of(recipe.optimizer.name).title
+    reasons = {
+        "device.compile": (
+            device.compile,
+            "compiled code does not call hooks",
+            "device.no-compile",
+        ),
+        "device.precision": (
+            device.precision in (Precision.FP16, Precision.FP16_MASTER),
+            "fp16 scales the gradients that it would see",
+            "device.precision bf16",
+        ),
+        "asynchronous.method": (
+            recipe.asynchronous.method is not AsyncMethod.OFF,
+            "workers send gradients only",
+            "asynchronous.method off",
+        ),
+    }
+    for where, (is_so, why, instead) in reasons.items():
+        if is_so:
+            raise UsageError(
+                f"{title} has to see what goes in and out of each layer: {why}",
+                where=where,
+                fix=f"Use --{instead}, or another --optimizer.name.",
+            )
 
 
 def _require_foldable(recipe: Recipe, task: Task, model: nn.Module) -> None:
@@ -444,7 +478,12 @@ def make_stage_parts(
     divided = _divided(recipe, task, model, world, example, device=device) if is_divided else None
     precision = recipe.device.precision
     has_half = precision in (Precision.FP16, Precision.FP16_MASTER)
-    optimizer = build_optimizer(recipe.optimizer, model, lr=stage.lr)
+    optimizer = build_optimizer(
+        recipe.optimizer,
+        model,
+        lr=stage.lr,
+        process_group=None if world.is_alone else dist.group.WORLD,
+    )
     master = MasterWeights(optimizer) if precision is Precision.FP16_MASTER else None
     update = update_type(
         optimizer,
