@@ -37,6 +37,7 @@ SCRIPTS = (
     "devices.asynchronous_curves",
     "planning.step_memory",
     "planning.step_times",
+    "optim.autoencoder",
     "accuracy.seeds",
     "accuracy.windowed_accuracy demo_data/store",
     "accuracy.six_steps",

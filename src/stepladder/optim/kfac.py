@@ -31,7 +31,7 @@ FACTOR_IN, FACTOR_OUT = "factor_in", "factor_out"
 _CHOLESKY: Final = ("inverse_in", "inverse_out")
 _EIGEN: Final = ("vectors_in", "values_in", "vectors_out", "values_out")
 _STEP: Final = "step"
-Loss = Literal["cross_entropy", "squared_error"]
+Loss = Literal["cross_entropy", "binary_cross_entropy", "squared_error"]
 
 
 class Kfac(OwnOptimizer):
@@ -55,8 +55,9 @@ class Kfac(OwnOptimizer):
         groups: of the weights, as for other optimizers; None: all weights that learn.
         damping: added to the curvature.
         kl_clip: limit of a step; lower is more careful.
-        factor_decay: share of the former factors that is kept.
-        factor_every, inverse_every: steps between two updates of the factors, and of the inverses.
+        factor_decay: share of the former factors that is kept; less in the first steps.
+        factor_every, inverse_every: steps between two updates of the factors, and of the inverses,
+            which are also made after 1, 2, 4, … steps.
         inverse: by Cholesky's decomposition, with the damping divided between the two factors; or
             by eigenvectors, with the damping of their product, which takes longer.
         process_group: the ranks that train together; default: all, if there are any; None: this
@@ -133,25 +134,17 @@ class Kfac(OwnOptimizer):
         training loss no longer do. Costs another backward pass in steps that update the factors.
 
         Args:
-            outputs: of the model: logits, (N, classes) or (N, classes, ...), or means.
-            loss: of which the mean over examples is trained: the cross-entropy, or half the squared
-                distance.
+            outputs: of the model: logits of classes, (N, classes) or (N, classes, ...), logits of
+                independent labels, or means, (N, ...).
+            loss: of which the mean over examples is trained: the cross-entropy, the sum of binary
+                ones, or half the squared distance.
         """
         self._is_sampled = True
         if not self.is_due:
             return
-        with torch.no_grad():
-            if loss == "cross_entropy":
-                chances = outputs.movedim(1, -1).softmax(dim=-1)
-                rows = chances.reshape(-1, chances.shape[-1])
-                labels = torch.multinomial(rows, 1).reshape(chances.shape[:-1])
-            else:
-                labels = outputs + torch.randn_like(outputs)
+        labels = _sampled(outputs.detach(), loss)
         with torch.enable_grad():
-            if loss == "cross_entropy":
-                total = F.cross_entropy(outputs, labels, reduction="sum")
-            else:
-                total = 0.5 * (outputs - labels).square().sum()
+            total = _summed(outputs, labels, loss)
             seen = [layer.weight for layer in self.layers]
             self._is_observing = True
             try:
@@ -170,7 +163,7 @@ class Kfac(OwnOptimizer):
         """Take one step; weights without a gradient do not change."""
         if self.is_due:
             self._update_factors()
-        if self._num_steps % self.param_groups[0]["inverse_every"] == 0:
+        if self._is_inverted():
             self._update_inverses()
         steps = self._steps()
         for group in self.param_groups:
@@ -189,6 +182,11 @@ class Kfac(OwnOptimizer):
         for layer in self.layers:
             layer.sums = None
             self.state[layer.weight][_STEP] = self.state[layer.weight].get(_STEP, 0.0) + 1.0
+
+    def _is_inverted(self) -> bool:
+        """Return whether the factors are inverted in this step: more often while they are new."""
+        step, every = self._num_steps, int(self.param_groups[0]["inverse_every"])
+        return step % every == 0 or (step < every and step & (step - 1) == 0)
 
     @property
     def _num_steps(self) -> int:
@@ -236,7 +234,9 @@ class Kfac(OwnOptimizer):
         if not sums:
             return
         counts = torch.stack([one.places.cpu() for one in sums]).tolist()
-        decay = self.param_groups[0]["factor_decay"]
+        options = self.param_groups[0]
+        num = self._num_steps // options["factor_every"]  # at first, a plain mean
+        decay = min(1 - 1 / (num + 1), options["factor_decay"])
         for layer, one, count in zip(self.layers, sums, counts, strict=True):
             if count == 0:
                 continue
@@ -295,6 +295,25 @@ class Kfac(OwnOptimizer):
         if layer.name not in self._reported:
             self._reported.add(layer.name)
             warnings.warn(f"K-FAC, layer {layer.name}: {what}", stacklevel=2)
+
+
+def _sampled(outputs: Tensor, loss: Loss) -> Tensor:
+    """Return labels, drawn from what the outputs predict."""
+    if loss == "squared_error":
+        return outputs + torch.randn_like(outputs)
+    if loss == "binary_cross_entropy":
+        return torch.bernoulli(outputs.sigmoid())
+    chances = outputs.movedim(1, -1).softmax(dim=-1)
+    rows = chances.reshape(-1, chances.shape[-1])
+    return torch.multinomial(rows, 1).reshape(chances.shape[:-1])
+
+
+def _summed(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    if loss == "squared_error":
+        return 0.5 * (outputs - labels).square().sum()
+    if loss == "binary_cross_entropy":
+        return F.binary_cross_entropy_with_logits(outputs, labels, reduction="sum")
+    return F.cross_entropy(outputs, labels, reduction="sum")
 
 
 def _both(

@@ -6,6 +6,7 @@ import gc
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -310,37 +311,70 @@ def test_factors_and_inverses_are_as_old_as_asked_for() -> None:
         optimizer.step()
         optimizer.zero_grad()
         state = optimizer.state[optimizer.layers[0].weight]
-        news.append((state[FACTOR_IN].sum().item(), state["inverse_out"].sum().item()))
+        news.append((state[FACTOR_OUT].sum().item(), state["inverse_out"].sum().item()))
     is_new = [[one[idx] != two[idx] for one, two in pairwise(news)] for idx in (0, 1)]
-    assert is_new[1] == [False, False, True, False, False, True]
+    assert is_new[0] == [False, True, False, True, False, True]
+    assert is_new[1] == [False, True, False, False, False, True]  # after 2 steps, and each third
     state = optimizer.state[optimizer.layers[1].weight]
     assert state["step"] == 7.0
     assert not optimizer.is_due
 
 
-def test_it_learns_a_badly_scaled_problem_in_fewer_steps_than_sgd() -> None:
-    """The inputs differ in size by 100; SGD has the best of seven rates."""
+def test_the_first_factors_are_a_plain_mean() -> None:
+    model, x, y = made(linear)
+    optimizer = kfac(model, lr=1e-12, factor_decay=0.9)
+    seen = []
+    for step in range(3):
+        some = x * (step + 1)
+        F.cross_entropy(model(some), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        rows = torch.cat([some, torch.ones(7, 1).double()], dim=1)
+        seen.append(rows.T @ rows / 7)
+    torch.testing.assert_close(factors(optimizer)[0][0], torch.stack(seen).mean(dim=0))
 
-    def losses(make: Callable[[nn.Module], torch.optim.Optimizer]) -> float:
+
+def test_it_learns_a_badly_scaled_problem_in_fewer_steps_than_sgd() -> None:
+    """The inputs differ in size by 100; each has the best of seven rates."""
+
+    def end(make: Callable[[nn.Module], torch.optim.Optimizer]) -> float:
         torch.manual_seed(0)
         x = torch.randn(256, 10) * torch.logspace(-1, 1, 10)
         y = (x @ torch.randn(10, 2) / torch.logspace(-1, 1, 10).norm()).tanh()
         model = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 2))
         optimizer = make(model)
         for _ in range(60):
-            loss = (model(x) - y).square().sum(dim=1).mean()
+            outputs = model(x)
+            loss = (outputs - y).square().sum(dim=1).mean()
             optimizer.zero_grad()
-            loss.backward()
+            if isinstance(optimizer, Kfac):
+                optimizer.observe(outputs, "squared_error")
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         return loss.item() if loss.isfinite() else math.inf
 
     rates = [10.0**-power for power in (0, 0.5, 1, 1.5, 2, 2.5, 3)]
-    plain = min(
-        losses(lambda m, lr=lr: torch.optim.SGD(m.parameters(), lr=lr, momentum=0.9))  # type: ignore[misc]
-        for lr in rates
-    )
-    own = min(losses(lambda m, lr=lr: kfac(m, lr=lr)) for lr in rates)  # type: ignore[misc]
-    assert own < 0.5 * plain
+    plain = min(end(partial(sgd, lr=lr)) for lr in rates)
+    own = min(end(partial(kfac, lr=lr)) for lr in rates)
+    assert own < 0.35 * plain
+
+
+def sgd(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+
+def test_the_curvature_of_sampled_bits_is_their_variance() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2).double()
+    x = torch.ones(50_000, 2, dtype=torch.float64)
+    optimizer = kfac(model)
+    outputs = model(x)
+    optimizer.observe(outputs, "binary_cross_entropy")
+    outputs.sum().backward()
+    optimizer.step()
+    p = outputs[0].sigmoid().detach()
+    expected = (p * (1 - p)).diag()
+    torch.testing.assert_close(factors(optimizer)[0][1], expected, rtol=0, atol=0.01)
 
 
 def test_scripts_take_it_from_the_package() -> None:

@@ -16,12 +16,15 @@ from stepladder.config.choices import (
 )
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import AsynchronousConfig, Recipe
+from stepladder.optim.curvature.layers import layers_of
 from stepladder.optim.schedule import horizon_steps
 from stepladder.optim.table import spec_of
 from stepladder.task.load import BUILT_IN
 from stepladder.training.baseline import baseline_line, baseline_warnings
 from stepladder.training.session import Session
 from stepladder.training.setup.build import Sources
+
+_MOST_NAMES: Final = 5
 
 
 def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, list[str]]:
@@ -166,6 +169,7 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
             f"a learning rate of {run.stage.lr:.3g} is far too high for {recipe.optimizer.name}, "
             "so the loss will probably not fall; use a smaller --batch.lr"
         )
+    found += _of_layers(spec.title, run.model) if spec.sees_layers else []
     num_val = None if sources.val is None else len(sources.val)
     found += baseline_warnings(
         run.state.against.baseline,
@@ -211,6 +215,19 @@ def _of_division(recipe: Recipe) -> list[str]:
         return []
     num = max(2, config.tensor_parallel, config.pipeline_stages)
     return [f"device.{config.division} has no effect on one device; --devices {num} divides it"]
+
+
+def _of_layers(title: str, model: nn.Module) -> list[str]:
+    """Return a warning about matrices that an optimizer by layers cannot take."""
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    layers, others = layers_of(model, set(named.values()))
+    names = [name for name in others if named[name].dim() >= 2]
+    if not layers:
+        return [f"no layer that learns is one that {title} can take: it is SGD with momentum here"]
+    if not names:
+        return []
+    shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+    return [f"{title} takes plain steps of SGD for {len(names)} of the matrices: {shown}"]
 
 
 def _of_power_sgd(recipe: Recipe) -> list[str]:
