@@ -263,7 +263,7 @@ def test_stacked_weights_are_stepped_as_each_alone_if_it_is_elementwise(
     both = [torch.stack(pair) for pair in zip(*grads, strict=True)]
     stacked = after_steps(config_of(spec), torch.stack(heads), both)
     is_alike = torch.allclose(stacked, torch.stack(alone), rtol=1e-9, atol=1e-12)
-    assert is_alike is (spec.is_elementwise or spec.sees_layers)  # which here are none
+    assert is_alike is (spec.is_elementwise or spec.sees_layers)  # it sees none here
 
 
 @every_optimizer

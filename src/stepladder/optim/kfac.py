@@ -280,7 +280,7 @@ class Kfac(OwnOptimizer):
         return _CHOLESKY if self._inverse == "cholesky" else _EIGEN
 
     def _inverted(self, layer: Layer, state: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the inverses; of NaN if there are none, so that all ranks know."""
+        """Return the inverses; of NaN if the factors have no inverse, so that all ranks know."""
         factors = state[FACTOR_IN], state[FACTOR_OUT]
         found: tuple[Tensor, ...] | None
         if self._inverse == "cholesky":
