@@ -50,6 +50,16 @@ TRIALS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     "lamb": [
         {"lr": lr, "beta1": beta1} for beta1 in (0.9, 0.95) for lr in (1e-3, 3e-3, 1e-2, 3e-2)
     ],
+    "muon": [
+        {"lr": lr, "momentum": momentum}
+        for momentum in (0.9, 0.95)
+        for lr in (1e-3, 3e-3, 1e-2, 3e-2)
+    ],
+    "soap": [
+        {"lr": lr, "beta1": beta1, "inverse_every": 10}
+        for beta1 in (0.9, 0.95)
+        for lr in (1e-3, 3e-3, 1e-2, 3e-2)
+    ],
     "kfac": [
         {"lr": lr, "damping": damping, "kl_clip": 1.0, "factor_every": 2, "inverse_every": 20}
         for damping in (1e-2, 1e-1)

@@ -257,6 +257,8 @@ class OptimizerName(StrEnum):
     LION = "lion"
     LARS = "lars"
     LAMB = "lamb"
+    MUON = "muon"
+    SOAP = "soap"
     KFAC = "kfac"
 
 

@@ -190,24 +190,24 @@ class OptimizerConfig:
     name: OptimizerName = OptimizerName.NADAM
     """Optimizer."""
     momentum: float = ranged(0.9, Range(0, 1))
-    """Momentum of SGD, LARS and K-FAC, in [0, 1)."""
+    """Momentum of SGD, LARS, Muon and K-FAC, in [0, 1)."""
     trust_coefficient: float = ranged(0.001, Range(0, takes_low=False))
     """Share of its weights by which LARS moves a layer at a learning rate of 1, above 0."""
     beta1: float = ranged(0.9, Range(0, 1))
-    """First-moment decay of the Adam family, LAMB and Lion, in [0, 1)."""
+    """First-moment decay of the Adam family, Lion, LAMB, SOAP, and Muon's vectors, in [0, 1)."""
     beta2: float = ranged(0.999, Range(0, 1))
-    """Second-moment decay of the Adam family and LAMB, in [0, 1); of Lion's momentum, for which
-    0.99 is usual."""
+    """Second-moment decay of the Adam family, LAMB, SOAP, and Muon's vectors, in [0, 1); of Lion's
+    momentum, for which 0.99 is usual."""
     damping: float = ranged(1e-3, Range(0, takes_low=False))
     """Term that K-FAC adds to the curvature, above 0."""
     kl_clip: float = ranged(1e-3, Range(0, takes_low=False))
     """Limit of a step of K-FAC, lr² x step x curvature x step, above 0."""
     factor_decay: float = ranged(0.95, Range(0, 1))
-    """Share of its former statistics that K-FAC keeps, in [0, 1)."""
+    """Share of their former statistics that K-FAC and SOAP keep, in [0, 1)."""
     factor_every: int = ranged(1, Range(1))
     """Steps between two updates of K-FAC's statistics."""
     inverse_every: int = ranged(10, Range(1))
-    """Steps between two inversions of K-FAC's statistics."""
+    """Steps between two inversions of K-FAC's statistics, or two bases of SOAP."""
     eps: float = ranged(1e-8, Range(0, takes_low=False))
     """Term added to the Adam family's denominator for numerical stability, above 0."""
     weight_decay: float = ranged(0.0, Range(0))

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import OptimizerConfig
-from stepladder.errors import UsageError
 from stepladder.optim.contract import (
     BatchRule,
     Decay,
@@ -26,6 +25,7 @@ from stepladder.optim.contract import (
 )
 from stepladder.optim.curvature.inverses import damped_inverses, decomposed
 from stepladder.optim.curvature.layers import Layer, Sums, layers_of
+from stepladder.optim.whole import require_whole
 
 FACTOR_IN, FACTOR_OUT = "factor_in", "factor_out"
 _CHOLESKY: Final = ("inverse_in", "inverse_out")
@@ -105,12 +105,7 @@ class Kfac(OwnOptimizer):
             },
         )
         weights = {weight for group in self.param_groups for weight in group["params"]}
-        if any(hasattr(weight, "device_mesh") for weight in weights):
-            raise UsageError(
-                "K-FAC needs whole layers, but the model is divided among devices",
-                where="optimizer.name",
-                fix="Train with copies of the model, or with --optimizer.name adamw.",
-            )
+        require_whole("K-FAC", weights)
         if process_group == "default":
             is_open = dist.is_available() and dist.is_initialized()
             process_group = dist.group.WORLD if is_open else None

@@ -10,8 +10,10 @@ from stepladder.optim.kfac import KFAC
 from stepladder.optim.lamb import LAMB
 from stepladder.optim.lars import LARS
 from stepladder.optim.lion import LION
+from stepladder.optim.muon import MUON
 from stepladder.optim.nadam import NADAM
 from stepladder.optim.sgd import SGD
+from stepladder.optim.soap import SOAP
 
 OPTIMIZERS: tuple[OptimizerSpec, ...] = (
     SGD,
@@ -21,6 +23,8 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
     LION,
     LARS,
     LAMB,
+    MUON,
+    SOAP,
     KFAC,
 )
 

@@ -161,7 +161,7 @@ def test_its_hooks_end_with_it_and_the_model_still_works() -> None:
 @pytest.mark.usefixtures("layered")
 def test_heads_are_not_stacked_under_it() -> None:
     reason = why_not_stacked(Recipe(optimizer=CONFIG))
-    assert reason == "the optimizer uses norms of whole weights, which stacking would mix"
+    assert reason == "the optimizer uses whole weights, which stacking would mix"
     assert why_not_stacked(Recipe()) is None
 
 
