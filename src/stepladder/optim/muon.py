@@ -130,17 +130,16 @@ def _construct(setup: Setup) -> torch.optim.Optimizer:
 def _first_step(
     weight: Tensor, grad: Tensor, *, config: OptimizerConfig, lr: float, decay: float
 ) -> Tensor:
-    moved: Tensor = weight - lr * grad / (grad.abs() + config.eps)
     if weight.dim() < 2:
-        return moved
-    left, values, right = torch.linalg.svd(grad, full_matrices=False)
-    values = values / values.norm()
-    for _ in range(_ITERATIONS):
-        values = sum(
-            factor * values**power for factor, power in zip(_COEFFICIENTS, (1, 3, 5), strict=True)
-        )
-    step = _AS_ADAM * max(weight.shape) ** 0.5 * (left * values) @ right
-    moved = weight * (1 - lr * decay) - lr * step
+        step = grad / (grad.abs() + config.eps)
+    else:
+        left, values, right = torch.linalg.svd(grad, full_matrices=False)
+        values = values / values.norm()
+        for _ in range(_ITERATIONS):
+            powers = zip(_COEFFICIENTS, (1, 3, 5), strict=True)
+            values = sum(factor * values**power for factor, power in powers)
+        step = _AS_ADAM * max(weight.shape) ** 0.5 * (left * values) @ right
+    moved: Tensor = weight * (1 - lr * decay) - lr * step
     return moved
 
 
