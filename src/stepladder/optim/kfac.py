@@ -185,8 +185,10 @@ class Kfac(OwnOptimizer):
 
     @property
     def _num_steps(self) -> int:
-        steps = (self.state.get(layer.weight, {}).get(_STEP, 0.0) for layer in self.layers)
-        return int(max(steps, default=0.0))
+        """Steps so far: those of the first layer, as all layers count alike."""
+        if not self.layers:
+            return 0
+        return int(self.state.get(self.layers[0].weight, {}).get(_STEP, 0.0))
 
     def _steps(self) -> Mapping[nn.Parameter, Tensor]:
         """Return the steps of the layers whose curvature is known, before the learning rate."""
