@@ -85,6 +85,16 @@ def test_three_ranks_give_what_one_gives(
 
 
 @pytest.mark.distributed
+@pytest.mark.parametrize("name", ["muon", "soap", "kfac"])
+def test_an_optimizer_of_whole_matrices_refuses_parts_of_them(start: Start, name: str) -> None:
+    command = start("Plain", *COMMON, *SHARDED, "2", "--optimizer.name", name)
+    printed = command.ended()
+    assert command.process.returncode != 0
+    assert "needs whole matrices, but the model is divided among devices" in printed
+    assert "--optimizer.name adamw" in printed
+
+
+@pytest.mark.distributed
 def test_a_run_resumes_on_other_numbers_of_ranks_and_whole(start: Start, tmp_path: Path) -> None:
     trained(start, "one", "--epochs", "5")
     for words in (

@@ -24,8 +24,8 @@ from stepladder.optim.contract import (
     Setup,
 )
 from stepladder.optim.curvature.inverses import damped_inverses, decomposed
-from stepladder.optim.curvature.layers import Layer, Sums, layers_of
-from stepladder.optim.whole import require_whole
+from stepladder.optim.curvature.layers import Layer, Sums, factor_dtype, layers_of
+from stepladder.optim.matrices import require_whole
 
 FACTOR_IN, FACTOR_OUT = "factor_in", "factor_out"
 _CHOLESKY: Final = ("inverse_in", "inverse_out")
@@ -357,8 +357,7 @@ def _shares(layers: Iterable[Layer], world: int) -> list[int]:
 def _empty(layer: Layer, key: str) -> Tensor:
     size = layer.num_in if key.endswith("_in") else layer.num_out
     shape = (size,) if key.startswith("values") else (size, size)
-    one = Sums.none(layer).places
-    return torch.empty(shape, dtype=one.dtype, device=one.device)
+    return torch.empty(shape, dtype=factor_dtype(layer.weight), device=layer.weight.device)
 
 
 def _add_up_(tensors: list[Tensor], group: dist.ProcessGroup) -> None:

@@ -8,7 +8,9 @@ from torch import Tensor
 from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import OptimizerConfig
 from stepladder.optim.contract import BatchRule, Decay, OptimizerSpec, OwnOptimizer, Setup
-from stepladder.optim.layerwise import ADAPTS, layerwise_groups, norm_of, ratio_of
+from stepladder.optim.layerwise import norm_of, ratio_of
+from stepladder.optim.matrices import IS_MATRIX, matrix_groups
+from stepladder.optim.moments import adam_defaults, adam_step
 
 
 class Lamb(OwnOptimizer):
@@ -26,37 +28,19 @@ class Lamb(OwnOptimizer):
     def take_step(self) -> None:
         """Take one step; weights without a gradient do not change."""
         for group in self.param_groups:
-            beta1, beta2 = group["beta1"], group["beta2"]
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
-                state = self.state[weight]
-                if not state:
-                    state["step"] = 0.0
-                    state["exp_avg"] = torch.zeros_like(weight)
-                    state["exp_avg_sq"] = torch.zeros_like(weight)
-                state["step"] += 1.0
-                mean, square = state["exp_avg"], state["exp_avg_sq"]
-                mean.lerp_(weight.grad, 1 - beta1)
-                square.mul_(beta2).addcmul_(weight.grad, weight.grad, value=1 - beta2)
-                below = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
-                step = (mean / (1 - beta1 ** state["step"])).div_(below)
+                step = adam_step(weight.grad, self.state[weight], group)
                 if group["weight_decay"]:
                     step.add_(weight, alpha=group["weight_decay"])
-                if group[ADAPTS]:
+                if group[IS_MATRIX]:
                     step.mul_(ratio_of(norm_of(weight), norm_of(step)))
                 weight.add_(step, alpha=-group["lr"])
 
 
 def _construct(setup: Setup) -> torch.optim.Optimizer:
-    config = setup.config
-    defaults = {
-        "lr": setup.lr,
-        "beta1": config.beta1,
-        "beta2": config.beta2,
-        "eps": config.eps,
-    }
-    return Lamb(setup.groups, defaults)
+    return Lamb(setup.groups, adam_defaults(setup))
 
 
 def _first_step(
@@ -78,6 +62,6 @@ LAMB = OptimizerSpec(
     is_scale_free=True,
     batch_rule=BatchRule(lr_powers=(0.5, 1.0), follows_noise_scale=False, warmup_from=1.0),
     decay=Decay.DECOUPLED,
-    groups=layerwise_groups,
+    groups=matrix_groups,
     is_elementwise=False,
 )

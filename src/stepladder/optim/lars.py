@@ -8,7 +8,8 @@ from torch import Tensor
 from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import OptimizerConfig
 from stepladder.optim.contract import BatchRule, Decay, OptimizerSpec, OwnOptimizer, Setup
-from stepladder.optim.layerwise import ADAPTS, layerwise_groups, norm_of, ratio_of
+from stepladder.optim.layerwise import norm_of, ratio_of
+from stepladder.optim.matrices import IS_MATRIX, matrix_groups
 
 
 class Lars(OwnOptimizer):
@@ -33,7 +34,7 @@ class Lars(OwnOptimizer):
                     continue
                 decay = group["weight_decay"]
                 step = weight.grad.add(weight, alpha=decay) if decay else weight.grad.clone()
-                if group[ADAPTS]:
+                if group[IS_MATRIX]:
                     size = norm_of(weight)
                     below = norm_of(weight.grad) + decay * size
                     step.mul_(ratio_of(group["trust_coefficient"] * size, below))
@@ -76,7 +77,7 @@ LARS = OptimizerSpec(
     is_scale_free=True,
     batch_rule=BatchRule(lr_powers=(1.0, 0.5), follows_noise_scale=False, warmup_from=1.0),
     decay=Decay.L2,
-    groups=layerwise_groups,
+    groups=matrix_groups,
     is_elementwise=False,
     state_numbers=lambda weight: weight.numel(),
 )

@@ -1,37 +1,9 @@
-"""What LARS and LAMB share: which weights they adapt, and by the norms of whole tensors."""
+"""Norms of whole tensors, and their ratio, for LARS and LAMB."""
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from torch import Tensor
-
-from stepladder.config.recipe import OptimizerConfig
-from stepladder.optim.contract import Group, Named
-
-ADAPTS: Final = "adapts"
-"""Option of a group: its weights have a rate of their own."""
-
-
-def layerwise_groups(config: OptimizerConfig, learning: Named) -> list[Group]:
-    """Return matrices and kernels, which are adapted and decay, and vectors, which do neither.
-
-    Also without weight decay, where some ports adapt nothing.
-    """
-    parts = {
-        adapts: [(name, weight) for name, weight in learning if (weight.dim() >= 2) is adapts]
-        for adapts in (True, False)
-    }
-    return [
-        {
-            "params": members,
-            "weight_decay": config.weight_decay if adapts else 0.0,
-            ADAPTS: adapts,
-        }
-        for adapts, members in parts.items()
-        if members
-    ]
 
 
 def norm_of(tensor: Tensor) -> Tensor | float:

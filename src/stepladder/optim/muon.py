@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import OptimizerConfig
@@ -13,18 +13,17 @@ from stepladder.optim.contract import (
     BatchRule,
     Decay,
     Group,
-    Named,
     OptimizerSpec,
     OwnOptimizer,
     Setup,
 )
-from stepladder.optim.whole import as_matrix, require_whole
+from stepladder.optim.matrices import IS_MATRIX, as_matrix, matrix_groups, require_whole
+from stepladder.optim.moments import adam_defaults, adam_step
 
 _COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
 _ITERATIONS: Final = 5
 _EPS: Final = 1e-7
 _AS_ADAM: Final = 0.2
-_MATRIX: Final = "is_matrix"
 
 
 class Muon(OwnOptimizer):
@@ -33,8 +32,8 @@ class Muon(OwnOptimizer):
         m' = momentum m + (1 - momentum) g,   step = 0.2 sqrt(max(rows, columns)) orthogonal(m'')
 
     in which m'' looks one step ahead, as Nesterov's. The factor gives the step the size of one of
-    AdamW, so that one learning rate serves both: vectors and embeddings take steps of AdamW.
-    Kernels of convolutions are matrices with a row for each output.
+    AdamW, so that one learning rate serves both: vectors take steps of AdamW. Kernels of
+    convolutions are matrices with a row for each output; embeddings are matrices like others.
 
     Source: Jordan et al. 2024, "Muon", kellerjordan.github.io/posts/muon; the factor: Liu et al.
     2025, "Muon is Scalable for LLM Training", arXiv:2502.16982.
@@ -47,35 +46,22 @@ class Muon(OwnOptimizer):
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
-                rule = self._orthogonal if group[_MATRIX] else self._adam
-                step = rule(weight, group)
+                if group[IS_MATRIX]:
+                    step = _orthogonal_step(weight.grad, self.state[weight], group)
+                else:
+                    step = adam_step(weight.grad, self.state[weight], group)
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(step, alpha=-group["lr"])
 
-    def _orthogonal(self, weight: nn.Parameter, group: Group) -> Tensor:
-        assert weight.grad is not None
-        state = self.state[weight]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(weight)
-        momentum = state["momentum_buffer"].lerp_(weight.grad, 1 - group["momentum"])
-        ahead = as_matrix(torch.lerp(weight.grad, momentum, group["momentum"]))
-        size = _AS_ADAM * max(ahead.shape) ** 0.5
-        step: Tensor = size * orthogonal(ahead).reshape(weight.shape)
-        return step
 
-    def _adam(self, weight: nn.Parameter, group: Group) -> Tensor:
-        assert weight.grad is not None
-        state = self.state[weight]
-        if not state:
-            state["step"] = 0.0
-            state["exp_avg"] = torch.zeros_like(weight)
-            state["exp_avg_sq"] = torch.zeros_like(weight)
-        state["step"] += 1.0
-        mean = state["exp_avg"].lerp_(weight.grad, 1 - group["beta1"])
-        square = state["exp_avg_sq"].lerp_(weight.grad.square(), 1 - group["beta2"])
-        below = (square / (1 - group["beta2"] ** state["step"])).sqrt_().add_(group["eps"])
-        step: Tensor = (mean / (1 - group["beta1"] ** state["step"])).div_(below)
-        return step
+def _orthogonal_step(grad: Tensor, state: dict[str, Any], group: Group) -> Tensor:
+    if not state:
+        state["momentum_buffer"] = torch.zeros_like(grad)
+    momentum = state["momentum_buffer"].lerp_(grad, 1 - group["momentum"])
+    ahead = as_matrix(torch.lerp(grad, momentum, group["momentum"]))
+    size = _AS_ADAM * max(ahead.shape) ** 0.5
+    step: Tensor = size * orthogonal(ahead).reshape(grad.shape)
+    return step
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
@@ -96,32 +82,8 @@ def orthogonal(matrix: Tensor) -> Tensor:
     return x.T if is_tall else x
 
 
-def _groups(config: OptimizerConfig, learning: Named) -> list[Group]:
-    """Return matrices, which decay, and vectors, which do not."""
-    parts = {
-        is_matrix: [(name, weight) for name, weight in learning if (weight.dim() >= 2) is is_matrix]
-        for is_matrix in (True, False)
-    }
-    return [
-        {
-            "params": members,
-            "weight_decay": config.weight_decay if is_matrix else 0.0,
-            _MATRIX: is_matrix,
-        }
-        for is_matrix, members in parts.items()
-        if members
-    ]
-
-
 def _construct(setup: Setup) -> torch.optim.Optimizer:
-    config = setup.config
-    defaults = {
-        "lr": setup.lr,
-        "momentum": config.momentum,
-        "beta1": config.beta1,
-        "beta2": config.beta2,
-        "eps": config.eps,
-    }
+    defaults = adam_defaults(setup) | {"momentum": setup.config.momentum}
     optimizer = Muon(setup.groups, defaults)
     require_whole("Muon", (one for group in optimizer.param_groups for one in group["params"]))
     return optimizer
@@ -154,6 +116,6 @@ MUON = OptimizerSpec(
     is_scale_free=True,
     batch_rule=BatchRule(lr_powers=(0.5,), follows_noise_scale=False, warmup_from=None),
     decay=Decay.DECOUPLED,
-    groups=_groups,
+    groups=matrix_groups,
     is_elementwise=False,
 )

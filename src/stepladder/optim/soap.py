@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import torch
@@ -11,7 +12,8 @@ from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import OptimizerConfig
 from stepladder.optim.contract import BatchRule, Decay, OptimizerSpec, OwnOptimizer, Setup
 from stepladder.optim.curvature.inverses import decomposed
-from stepladder.optim.whole import as_matrix, require_whole
+from stepladder.optim.matrices import as_matrix, require_whole
+from stepladder.optim.moments import adam_defaults, adam_step
 
 MOST: Final = 4096
 """Rows or columns up to which a side of a matrix is rotated."""
@@ -44,27 +46,12 @@ class Soap(OwnOptimizer):
                 if weight.grad is None:
                     continue
                 state = self.state[weight]
-                if not state:
-                    state["step"] = 0.0
-                    state["exp_avg"] = torch.zeros_like(weight)
-                    state["exp_avg_sq"] = torch.zeros_like(weight)
-                state["step"] += 1.0
-                step = _adam(weight.grad, state, group)
+                step = adam_step(weight.grad, state, group, partial(_rotated, state=state))
+                step = _rotated(step, state, back=True)
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(step, alpha=-group["lr"])
                 if weight.dim() >= 2:
                     _learn(as_matrix(weight.grad), state, group)
-
-
-def _adam(grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
-    """Return the step of Adam, in the basis if there is one."""
-    beta1, beta2 = group["beta1"], group["beta2"]
-    state["exp_avg"].lerp_(grad, 1 - beta1)
-    rotated = _rotated(grad, state)
-    state["exp_avg_sq"].mul_(beta2).addcmul_(rotated, rotated, value=1 - beta2)
-    below = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
-    mean = _rotated(state["exp_avg"], state) / (1 - beta1 ** state["step"])
-    return _rotated(mean / below, state, back=True)
 
 
 def _rotated(tensor: Tensor, state: dict[str, Any], *, back: bool = False) -> Tensor:
@@ -104,14 +91,8 @@ def _learn(grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
 
 def _construct(setup: Setup) -> torch.optim.Optimizer:
     config = setup.config
-    defaults = {
-        "lr": setup.lr,
-        "beta1": config.beta1,
-        "beta2": config.beta2,
-        "eps": config.eps,
-        "factor_decay": config.factor_decay,
-        "inverse_every": config.inverse_every,
-    }
+    own = {"factor_decay": config.factor_decay, "inverse_every": config.inverse_every}
+    defaults = adam_defaults(setup) | own
     optimizer = Soap(setup.groups, defaults)
     require_whole("SOAP", (one for group in optimizer.param_groups for one in group["params"]))
     return optimizer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -119,25 +118,3 @@ def test_soap_learns_a_rotated_problem_better_than_adam() -> None:
         min(map(partial(end, name), rates)) for name in (OptimizerName.ADAM, OptimizerName.SOAP)
     )
     assert own < 0.5 * adam
-
-
-@pytest.mark.parametrize("name", [OptimizerName.MUON, OptimizerName.SOAP, OptimizerName.KFAC])
-def test_half_of_a_matrix_is_refused(
-    name: OptimizerName, divided: Callable[[nn.Module], None]
-) -> None:
-    model = nn.Linear(3, 2)
-    divided(model)
-    with pytest.raises(Exception, match="but the model is divided among devices") as caught:
-        build_optimizer(OptimizerConfig(name=name), model, lr=0.01)
-    assert "--optimizer.name adamw" in str(caught.value)
-
-
-@pytest.fixture
-def divided() -> Callable[[nn.Module], None]:
-    """Return a function that marks the weights of a model as those of several devices."""
-
-    def mark(model: nn.Module) -> None:
-        for weight in model.parameters():
-            weight.device_mesh = "of two devices"  # type: ignore[attr-defined]
-
-    return mark
