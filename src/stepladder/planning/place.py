@@ -63,6 +63,11 @@ class Place:
         return self.hosts * self.devices
 
     @property
+    def is_asynchronous(self) -> bool:
+        """Whether nobody waits for others."""
+        return self.all_reduce == ASYNCHRONOUS and self.num > 1
+
+    @property
     def num_backups(self) -> int:
         """Devices of a step that are not waited for."""
         is_backed_up = self.all_reduce == BACKUP_WORKERS and self.num > 1

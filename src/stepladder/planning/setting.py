@@ -15,7 +15,7 @@ from stepladder.planning.costs.divided import pipeline_s, tensor_parallel_s
 from stepladder.planning.hardware.ranges import Case, Range
 from stepladder.planning.job import PlannedJob
 from stepladder.planning.memory import Fit
-from stepladder.planning.place import ASYNCHRONOUS, Place
+from stepladder.planning.place import Place
 from stepladder.planning.simulation.asynchronous import Throughput, Workers, simulate_workers
 from stepladder.planning.simulation.synchronous import Devices, simulate_steps
 from stepladder.planning.step.step import StepInputs, step_time
@@ -54,14 +54,14 @@ class Setting:
         inputs = self._inputs(group, case)
         if self.fit.kind in SHARE_EXAMPLES:
             return self._shared_parts(inputs, group)
-        if self.place.all_reduce == ASYNCHRONOUS and self.place.num > 1:
+        if self.place.is_asynchronous:
             return self._asynchronous_parts(inputs, group)
         found = self._synchronous_parts(inputs)
         return self._sharded_parts(inputs, found, group) if self.fit.kind is Kind.SHARDED else found
 
     def age(self) -> float | None:
         """Return by how many updates gradients are old, on average; None: they never are."""
-        if self.place.all_reduce != ASYNCHRONOUS or self.place.num < 2:
+        if not self.place.is_asynchronous:
             return None
         group = self.place.group(Case.LIKELY)
         return self._throughput(self._inputs(group, Case.LIKELY), group).mean_age
@@ -127,8 +127,7 @@ class Setting:
             share = (place.num - place.num_backups - 1) / (place.num - 1)
             served = replace(group, slow=slow)
             return lambda num_bytes: share * all_reduce_s("parameter_server", served, num_bytes)
-        named = "parameter_server" if name == ASYNCHRONOUS else name
-        return lambda num_bytes: all_reduce_s(named, group, num_bytes)
+        return lambda num_bytes: all_reduce_s(name, group, num_bytes)
 
     def _within(self, whole: Group) -> Group:
         """Return the devices that have one copy of the model together."""

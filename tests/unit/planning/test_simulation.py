@@ -59,6 +59,16 @@ def test_a_slow_device_slows_all_unless_it_is_not_waited_for() -> None:
     assert all_of - without == pytest.approx(0.6)
 
 
+def test_a_backup_worker_cuts_the_tail() -> None:
+    step = replace(STEP, num_devices=5)
+    quiet_s = step_time(replace(step, spread_frac=0.0)).total_s
+    all_of, without = (
+        simulate_steps(step, num_steps=4000, devices=Devices(num_backups=backups)).mean() - quiet_s
+        for backups in (0, 1)
+    )
+    assert without < 0.6 * all_of
+
+
 def test_workers_without_a_bound_reach_the_throughput_of_their_sum() -> None:
     workers = Workers(num=5, step_s=1.0, slow=((0, 3.0),), message_s=0.05, server_s=0.001)
     found = simulate_workers(workers, num_updates=5000)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stepladder.planning.step.step import Driver, StepInputs, buckets, step_time
-from stepladder.planning.step.stragglers import Spread, backup_frac, slowest_frac, slowest_of
+from stepladder.planning.step.stragglers import Spread, slowest_frac, slowest_of
 from stepladder.records.profile import Gradient
 from stepladder.stats.maxima import expected_max
 
@@ -94,8 +94,3 @@ def test_the_largest_of_draws_is_that_of_a_simulation() -> None:
     assert slowest_of(measured, 1) == 2.5
     pairs = np.maximum.outer(measured, measured).mean()
     assert slowest_of(measured, 2) == pytest.approx(pairs)
-
-
-def test_backup_workers_cut_the_tail() -> None:
-    assert backup_frac(5, 0, 0.1) == pytest.approx(slowest_frac(5, 0.1), rel=0.05)
-    assert backup_frac(5, 1, 0.1) < 0.6 * slowest_frac(5, 0.1)

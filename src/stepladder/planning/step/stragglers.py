@@ -47,13 +47,3 @@ def slowest_of(times_s: Sequence[float], num: int) -> float:
     values = np.sort(np.asarray(times_s, float))
     ranks = np.arange(len(values) + 1) / len(values)
     return float(np.sum(values * np.diff(ranks**num)))
-
-
-def backup_frac(num: int, num_backups: int, spread_frac: float, *, draws: int = 4000) -> float:
-    """Return the expected delay of the (N - b)-th of N devices over the mean step; may be negative.
-
-    Source: Chen et al. 2016, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981.
-    """
-    rng = np.random.default_rng(0)
-    values = np.sort(rng.standard_normal((draws, num)), axis=1)
-    return float(values[:, num - 1 - num_backups].mean() * spread_frac)
