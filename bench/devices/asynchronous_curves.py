@@ -3,9 +3,8 @@
     python -m bench.devices.asynchronous_curves [--seeds 5] [--quick]
 
 The task, workers and batch of bench.devices.asynchronous, all with one learning rate. Workers are
-simulated, so each training can be repeated to the bit, but for those of Hogwild, which are threads
-of their own. With a straggler, the last worker is three
-times slower.
+simulated, so each training can be repeated to the bit, but for those of Hogwild, which are real.
+With a straggler, the last worker is three times slower.
 """
 
 from __future__ import annotations

@@ -357,7 +357,8 @@ class ScriptRun:
         limit_s = min(_MAX_COUNT_S, self._time_left())
         speed = raced.speed
         is_fast = speed is not None and speed.low > 1
-        if facts.is_whole or not is_fast or not 0 < num * facts.step_s < limit_s:
+        is_short = num * facts.step_s < limit_s
+        if facts.is_whole or not is_fast or not is_short or num <= facts.num_steps:
             return
         self.say(f"running the script for {num:,} steps, after which it pays off …")
         arm, done = self._work.arm(Settings()), 1
@@ -367,6 +368,7 @@ class ScriptRun:
                     part = min(num - done, math.ceil(num / _COUNTED))
                     arm.block(part, wait_s=2 * limit_s)
                     done += part
+            self._facts = replace(facts, num_steps=num)  # it takes so many at least
         except ScriptEndedError:
             self._facts = replace(facts, num_steps=max(done, facts.num_steps), is_whole=True)
             self._notes.append(f"The script takes about {self._facts.num_steps:,} steps in all.")
