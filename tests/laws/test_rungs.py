@@ -96,7 +96,7 @@ variants = st.sampled_from(
 phases = st.sampled_from(("data_wait", "to_device", "augment", "forward", "backward", "optimizer"))
 devices = st.builds(
     Devices,
-    num=st.integers(2, 8),
+    num=st.sampled_from((2, 2, 3, 8)),
     start_s=seconds,
     share_step_s=some_s,
     exchange_fixed_s=st.floats(0, 1),
@@ -136,7 +136,7 @@ profiles = st.builds(
     num_train=counts,
     num_val=counts,
     num_test=counts,
-    is_built_in=st.booleans(),
+    is_built_in=likely,
     has_head=likely,
     is_trunk_frozen=st.booleans(),
     is_random_before_head=rarely,
@@ -150,19 +150,19 @@ profiles = st.builds(
     trainable_bytes=num_bytes,
     example_bytes=num_bytes,
     feature_bytes=st.none() | num_bytes,
-    store_encoding=st.sampled_from(("jpeg", "jpeg", "pixels", None)),
+    store_encoding=st.sampled_from(("jpeg", "jpeg", "jpeg", "pixels", None)),
     source_pixels=st.none() | st.floats(1, 5e7),
     stored_bytes=st.none() | st.floats(1, 1e6),
     is_store_near=st.sampled_from((None, True, False, False)),
-    device=st.sampled_from(("cpu", "cuda")),
+    device=st.sampled_from(("cpu", "cpu", "cuda")),
     device_name=st.sampled_from(("A processor", "Tesla T4", "NVIDIA A100-SXM4-80GB")),
     num_cores=st.integers(1, 64),
     has_cuda=st.booleans(),
     has_bf16=st.booleans(),
     has_compiler=st.booleans(),
-    free_memory_bytes=num_bytes,
+    free_memory_bytes=st.sampled_from((10**9, 10**9, 10**11, 150_528, 0)),
     free_host_bytes=st.none() | num_bytes,
-    free_disk_bytes=st.sampled_from((10**15, 10**9, 0)),
+    free_disk_bytes=st.sampled_from((10**15, 10**15, 10**9, 0)),
     peak_flops_per_s=st.none() | st.floats(1e9, 1e15),
     bandwidth_bytes_per_s=st.none() | st.floats(1e9, 1e13) | st.floats(1e9, 1e13),
     phases_s=st.dictionaries(phases, seconds),
@@ -197,7 +197,7 @@ profiles = st.builds(
         ((), ("resnet50",), ("tf_efficientnet_lite1", "tf_efficientnet_lite2"), ("nothing_known",))
     ),
     devices=st.none() | devices | devices_of_fit,
-    size=st.none() | sizes | sizes,
+    size=st.none() | sizes | sizes | sizes | sizes,
 )
 recipes = st.builds(
     Recipe,
@@ -260,7 +260,7 @@ recipes = st.builds(
         compile=rarely,
         gradient_checkpointing=rarely,
         threads=st.sampled_from((0, 1, 8)),
-        count=st.sampled_from((1, 1, 2, 3)),
+        count=st.sampled_from((1, 1, 2, 2, 3)),
     ),
 )
 jobs = st.tuples(profiles, recipes)
@@ -324,7 +324,7 @@ def test_the_docstring_says_what_it_does_what_it_trades_and_its_source(rung: Run
         assert any(line.startswith(mark) and len(line) > len(mark) for line in lines)
 
 
-NUM_JOBS = 2000
+NUM_JOBS = 10_000  # the rarest rungs let one of 200 through; which are drawn differs by machine
 
 
 class AllFound(Exception):

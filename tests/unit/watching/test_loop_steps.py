@@ -140,6 +140,7 @@ def test_models_that_are_trained_in_turn(watched: Watched) -> None:
     assert report.next is not None
     assert report.next.rung == "stacked_models"
     assert "10 models" in report.next.text
+    assert "fused_optimizer" not in names(report)  # one optimizer updates all of them
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,8 @@ def _members(evidence: Evidence) -> list[Cause]:
         f"{percent(share)} of the time: stack their weights with torch.func.stack_module_state, "
         "call all of them at once with torch.vmap, and update them with one optimizer"
     )
-    return [Cause(name="stacked_models", share=share, text=text, is_loose=True)]
+    replaces = ("fused_optimizer", "foreach")  # one optimizer updates all of them
+    return [Cause(name="stacked_models", share=share, text=text, is_loose=True, replaces=replaces)]
 
 
 def _seconds(samples: list[SampleSeen]) -> float:
