@@ -26,6 +26,7 @@ _WITH_VALUE: Final = frozenset(
         "--metric",
         "--max-wait",
         "--seeds",
+        "--steps",
         "--min-gain",
         "--only",
         "--module",
@@ -71,6 +72,9 @@ class ScriptFlags:
     """Runs of each version where several seeds are compared; 3 or more."""
     min_gain: float = ScriptOptions.min_gain
     """Smallest gain of a step for which a speed-up is tried and kept."""
+    steps: int | None = None
+    """Steps that the script takes in all, for changes that cost time at its start, such as
+    compiling. Default: they are counted where that matters, for at most three minutes."""
     max_wait: str = "10m"
     """Time that the script may take to its first step, and with --metric to its end."""
     allow_writes: Switch = False
@@ -118,6 +122,8 @@ def run_script_climb(argv: Sequence[str]) -> int:
         )
     if flags.seeds < 3:
         raise UsageError(f"{flags.seeds} is not 3 or more", where="--seeds", fix="Use 3 or more.")
+    if flags.steps is not None and flags.steps < 1:
+        raise UsageError(f"{flags.steps} is not 1 or more", where="--steps", fix="Use 1 or more.")
     if flags.min_gain < 0:
         raise UsageError(
             f"{flags.min_gain} is not 0 or more", where="--min-gain", fix="Use 0.03 or another one."
@@ -126,6 +132,7 @@ def run_script_climb(argv: Sequence[str]) -> int:
         budget_s=None if flags.budget is None else seconds_of(flags.budget, where="--budget"),
         min_gain=flags.min_gain,
         num_seeds=flags.seeds,
+        num_steps=flags.steps,
         metric=None if flags.metric is None else metric_of(flags.metric),
         is_higher_better=not flags.lower_is_better,
         max_wait_s=seconds_of(flags.max_wait, where="--max-wait"),

@@ -266,16 +266,30 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def opened(arms: Sequence[Arm], *, wait_s: float, what: str) -> Iterator[None]:
-    """Start several arms at once, and wait until all have taken their first step."""
+def opened(
+    arms: Sequence[Arm], *, wait_s: float, what: str, in_turn: bool = False
+) -> Iterator[tuple[float, ...]]:
+    """Start several arms, and wait until all have taken their first step.
+
+    Args:
+        in_turn: start each one while the others are stopped, so that its time is its own.
+
+    Yields:
+        The seconds of each from its start to its first step; meaningful only in turn.
+    """
     with ExitStack() as stack:
+        seconds = []
         with doing(what):
-            for arm in arms:
+            for arm in arms if not in_turn else ():
                 stack.enter_context(arm)
             for arm in arms:
+                began = time.monotonic()
+                if in_turn:
+                    stack.enter_context(arm)
                 arm.ready(wait_s=wait_s)
+                seconds.append(time.monotonic() - began)
                 arm.pause()
-        yield
+        yield tuple(seconds)
 
 
 def _die_with_parent() -> None:

@@ -41,7 +41,14 @@ from stepladder.scripts.workplace import WORK, Workplace
 from stepladder.watching.script.notebook import source_of
 
 SETTINGS_FILE: Final = "settings.json"
-_OF_VERDICT: Final = ("min_gain", "num_seeds", "num_blocks", "metric", "is_higher_better")
+_OF_VERDICT: Final = (
+    "min_gain",
+    "num_seeds",
+    "num_blocks",
+    "num_steps",
+    "metric",
+    "is_higher_better",
+)
 _MIN_STEPS: Final = 16
 _PROMISED: Final = 0.9
 _MUCH: Final = 1.2
@@ -268,7 +275,12 @@ class ScriptRun:
         one = self._work.arm(before.settings, instead=before.instead)
         two = self._work.arm(after.settings, instead=after.instead)
         return race(
-            one, two, self._plan(rung), what="starting the script twice", steps_ratio=steps_ratio
+            one,
+            two,
+            self._plan(rung),
+            what="starting the script twice",
+            steps_ratio=steps_ratio,
+            times_start=rung is not None and rung.costs_once,
         )
 
     def _try(self, rung: ScriptRung, settings: Settings) -> tuple[Trial, Settings]:
@@ -333,9 +345,11 @@ class ScriptRun:
             verdict = Verdict(decision=Decision.DROPPED, reason=f"with it, {error.what}")
             return replace(trial, verdict=verdict, took_s=time.monotonic() - began)
         self._count_steps(raced)
-        speed = _with_one_time(raced, self._facts)
+        speed = _with_one_time(raced, self._total)
         learnt = self._learnt(rung, raced, versions, speed)
-        verdict = _verdict(speed, raced, learnt, self.options, self._facts)
+        verdict = _verdict(
+            speed, raced, learnt, self.options, total=self._total, seen=self._facts.num_steps
+        )
         if verdict.decision is Decision.KEPT and rung.remark:
             reason = "; ".join(part for part in (verdict.reason, rung.remark) if part)
             verdict = replace(verdict, reason=reason)
@@ -348,8 +362,15 @@ class ScriptRun:
             cores_missing=cores_missing_since(usage),
         )
 
+    @property
+    def _total(self) -> int | None:
+        """The number of all steps of the script, if it is known."""
+        if self.options.num_steps is not None:
+            return self.options.num_steps
+        return self._facts.num_steps if self._facts.is_whole else None
+
     def _count_steps(self, raced: Raced) -> None:
-        """Run the script until what a change does once has paid off, unless that takes long.
+        """Run the script until what a change does once has paid off, or for some minutes.
 
         If it ends before, the number of all its steps is known.
         """
@@ -357,10 +378,10 @@ class ScriptRun:
         limit_s = min(_MAX_COUNT_S, self._time_left())
         speed = raced.speed
         is_fast = speed is not None and speed.low > 1
-        is_short = num * facts.step_s < limit_s
-        if facts.is_whole or not is_fast or not is_short or num <= facts.num_steps:
+        num = min(num, int(limit_s / max(facts.step_s, 1e-9)))
+        if self._total is not None or not is_fast or num <= facts.num_steps:
             return
-        self.say(f"running the script for {num:,} steps, after which it pays off …")
+        self.say(f"running the script for {num:,} steps, to see whether it takes so many …")
         arm, done = self._work.arm(Settings()), 1
         try:
             with opened((arm,), wait_s=self.options.max_wait_s, what="starting the script"):
@@ -469,7 +490,9 @@ def _verdict(
     raced: Raced,
     learnt: Learnt | None,
     options: ScriptOptions,
-    facts: ScriptFacts,
+    *,
+    total: int | None,
+    seen: int,
 ) -> Verdict:
     if raced.problems:
         return Verdict(decision=Decision.DROPPED, reason=raced.problems[0], speed=speed)
@@ -482,7 +505,9 @@ def _verdict(
         finding = judge_speed(speed, LadderConfig(min_gain=options.min_gain))
     decision, reason = finding
     if learnt is not None and decision is Decision.KEPT:
-        decision, reason = learnt.decision, learnt.reason or _one_time_words(raced, facts)
+        decision, reason = learnt.decision, learnt.reason
+        if decision is Decision.KEPT and total is None:
+            decision, reason = _if_it_pays(raced, seen)
     return Verdict(
         decision=decision,
         reason=reason,
@@ -491,14 +516,13 @@ def _verdict(
     )
 
 
-def _with_one_time(raced: Raced, facts: ScriptFacts) -> Interval | None:
+def _with_one_time(raced: Raced, total: int | None) -> Interval | None:
     """Return the speed-up of all steps, with what is done once, if their number is known."""
     speed = raced.speed
-    if speed is None or not facts.is_whole or raced.one_time_s < 1.0:
+    if speed is None or total is None or raced.one_time_s < 1.0:
         return speed
     after = raced.step_s[1]
-    num = facts.num_steps
-    share = num * after / (num * after + raced.one_time_s)
+    share = total * after / (total * after + raced.one_time_s)
     return replace(
         speed, estimate=speed.estimate * share, low=speed.low * share, high=speed.high * share
     )
@@ -512,11 +536,21 @@ def _steps_to_pay_off(raced: Raced) -> int:
     return math.ceil(raced.one_time_s / (before - after))
 
 
-def _one_time_words(raced: Raced, facts: ScriptFacts) -> str:
+def _if_it_pays(raced: Raced, seen: int) -> Finding:
+    """Return whether a change with a cost at the start is kept, if the steps are not known.
+
+    Args:
+        seen: steps that the script takes at least.
+    """
     num = _steps_to_pay_off(raced)
-    if facts.is_whole or not num:
-        return ""
-    return f"its {raced.one_time_s:.0f} s at the start pay off after {num:,} steps"
+    if not num:
+        return Finding(Decision.KEPT, "")
+    pays = f"its {raced.one_time_s:.0f} s at the start pay off after {num:,} steps"
+    if num <= seen:
+        return Finding(Decision.KEPT, pays)
+    return Finding(
+        Decision.UNDECIDED, f"{pays}, and {seen:,} were run: pass --steps with all of them"
+    )
 
 
 def _changes(settings: Settings) -> dict[str, Json]:

@@ -73,6 +73,7 @@ class ScriptRung(ABC):
         is_for_process: it needs no model, optimizer or loader.
         needs_metric: losses of single steps do not show whether it learns as well.
         needs_climb: it changes places of the script that a climb finds.
+        costs_once: its first step takes longer, perhaps much longer.
         remark: what has to be known about its gain if it is kept.
     """
 
@@ -82,6 +83,7 @@ class ScriptRung(ABC):
     is_for_gpu: ClassVar[bool] = False
     is_for_process: ClassVar[bool] = False
     needs_climb: ClassVar[bool] = False
+    costs_once: ClassVar[bool] = False
     remark: ClassVar[str] = ""
     needs_metric: ClassVar[bool] = False
 

@@ -16,6 +16,8 @@ class ScriptOptions:
         min_gain: smallest gain of a step for which a rung is tried and kept.
         num_seeds: runs of each version, where the losses of several seeds are compared.
         num_blocks: pairs of blocks of a trial, 8 or more.
+        num_steps: that the script takes in all; None: they are counted where that matters, for at
+            most three minutes.
         metric: by which versions that round more are compared at the end of training; None: by
             their losses.
         is_higher_better: of that number.
@@ -30,6 +32,7 @@ class ScriptOptions:
     min_gain: float = 0.03
     num_seeds: int = 5
     num_blocks: int = 8
+    num_steps: int | None = None
     metric: Metric | None = None
     is_higher_better: bool = True
     max_wait_s: float = 600.0

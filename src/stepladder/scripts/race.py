@@ -74,6 +74,7 @@ class Raced:
         losses: of each step after the first one: (before, after).
         warm_up: steps of each before the first block.
         warm_s: seconds of these.
+        start_s: seconds of each to its first step, started alone; 0 if they were not.
         steps_per_block: steps of a block.
         problems: what could not be applied to the second version.
         ended: why the measurement ended early; empty if it did not.
@@ -85,6 +86,7 @@ class Raced:
     losses: tuple[list[float | None], list[float | None]] = field(default_factory=lambda: ([], []))
     warm_up: int = WARM_UP
     warm_s: tuple[float, float] = (0.0, 0.0)
+    start_s: tuple[float, float] = (0.0, 0.0)
     steps_per_block: int = 1
     problems: tuple[str, ...] = ()
     ended: str = ""
@@ -105,13 +107,25 @@ class Raced:
 
     @property
     def one_time_s(self) -> float:
-        """Seconds that the first steps of the second version take longer than later ones."""
+        """Seconds that the start of the second version takes longer than that of the first.
+
+        Of the time to the first step, and that in which the next steps take longer than later ones.
+        """
         first, second = self.step_s
         num = self.warm_up
-        return max(0.0, self.warm_s[1] - num * second - (self.warm_s[0] - num * first))
+        warming = max(0.0, self.warm_s[1] - num * second - (self.warm_s[0] - num * first))
+        return warming + max(0.0, self.start_s[1] - self.start_s[0])
 
 
-def race(before: Arm, after: Arm, plan: Plan, *, what: str, steps_ratio: int = 1) -> Raced:
+def race(
+    before: Arm,
+    after: Arm,
+    plan: Plan,
+    *,
+    what: str,
+    steps_ratio: int = 1,
+    times_start: bool = False,
+) -> Raced:
     """Run blocks of both in turn: before, after, after, before, ...
 
     Args:
@@ -119,6 +133,7 @@ def race(before: Arm, after: Arm, plan: Plan, *, what: str, steps_ratio: int = 1
         plan: how they are timed.
         what: is shown while they start.
         steps_ratio: steps of the first that take as many examples as one of the second.
+        times_start: start them one after the other, to time what happens once.
 
     Raises:
         UsageError: if one of them fails, or does not get to its first step.
@@ -127,7 +142,9 @@ def race(before: Arm, after: Arm, plan: Plan, *, what: str, steps_ratio: int = 1
     num_second = max(1, plan.steps_per_block // steps_ratio)
     found = Raced(steps_per_block=num_second * steps_ratio)
     arms = (before, after)
-    with opened(arms, wait_s=plan.wait_s, what=what):
+    with opened(arms, wait_s=plan.wait_s, what=what, in_turn=times_start) as seconds:
+        if times_start:
+            found.start_s = (seconds[0], seconds[1])
         found.problems = after.problems
         wait_s = plan.wait_s
         first, second = (arm.block(plan.warm_up, wait_s=wait_s) for arm in arms)

@@ -13,9 +13,12 @@ import pytest
 import torch
 from torch import nn
 
+from stepladder.records.ladder import Decision
 from stepladder.records.script import ScriptFacts
+from stepladder.scripts import climb
 from stepladder.scripts.climb import ScriptRun
 from stepladder.scripts.inside.compiled import compile_training
+from stepladder.scripts.learning import Learnt
 from stepladder.scripts.options import ScriptOptions
 from stepladder.scripts.race import Raced
 from stepladder.scripts.rungs.compile import TRAINING
@@ -106,3 +109,38 @@ def test_a_script_that_ends_before_a_change_pays_off_is_counted(
     assert len(said) == 1
     if is_whole:
         assert 10 < run._facts.num_steps <= 60
+
+
+def test_the_start_counts_as_what_is_done_once() -> None:
+    raced = Raced(
+        before_s=[0.2] * MIN_BLOCKS,
+        after_s=[0.1] * MIN_BLOCKS,
+        warm_up=3,
+        warm_s=(0.6, 1.3),
+        start_s=(5.0, 44.95),
+    )
+    assert raced.one_time_s == pytest.approx(40.95)
+    assert climb._steps_to_pay_off(raced) == 410
+
+
+@pytest.mark.parametrize(
+    ("seen", "decision"), [(409, Decision.UNDECIDED), (410, Decision.KEPT), (800, Decision.KEPT)]
+)
+def test_what_is_not_seen_to_pay_off_is_not_kept(seen: int, decision: Decision) -> None:
+    raced = Raced(
+        before_s=[0.2] * MIN_BLOCKS,
+        after_s=[0.1] * MIN_BLOCKS,
+        warm_up=3,
+        warm_s=(0.6, 0.3),
+        start_s=(5.0, 45.95),
+    )
+    learnt = Learnt(decision=Decision.KEPT, found="the same")
+    speed = climb._with_one_time(raced, None)
+    found = climb._verdict(speed, raced, learnt, ScriptOptions(), total=None, seen=seen)
+    assert found.decision is decision
+    assert "41 s at the start pay off after 410 steps" in found.reason
+    assert ("--steps" in found.reason) is (decision is Decision.UNDECIDED)
+    assert len(found.reason) <= 120
+    # with their number, the gain is that of all steps
+    gains = [climb._with_one_time(raced, total) for total in (100, 400, 10_000)]
+    assert [gain is not None and gain.estimate > 1 for gain in gains] == [False, False, True]

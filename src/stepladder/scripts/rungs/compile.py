@@ -36,6 +36,7 @@ class Compile(ScriptRung):
 
     name: ClassVar[str] = "compile"
     level: ClassVar[int] = 6
+    costs_once: ClassVar[bool] = True
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
 
     def why_not(self, facts: ScriptFacts, settings: Settings) -> str | None:

@@ -81,6 +81,7 @@ class ExamplesInMemory(ScriptRung):
 
     name: ClassVar[str] = "examples_in_memory"
     level: ClassVar[int] = 8
+    costs_once: ClassVar[bool] = True
     needs_climb: ClassVar[bool] = True
     exactness: ClassVar[Exactness] = Exactness.BITWISE
     remark: ClassVar[str] = "from the second epoch on"
