@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # for type checkers; tests/laws/test_commands.py compares it 
     from stepladder.api.logs import audit as audit
     from stepladder.api.logs import compare as compare
     from stepladder.api.plan import plan as plan
+    from stepladder.api.population import population as population
     from stepladder.api.runs import Run as Run
     from stepladder.api.runs import export as export
     from stepladder.api.runs import predict as predict
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # for type checkers; tests/laws/test_commands.py compares it 
     from stepladder.api.watch import watch as watch
     from stepladder.config.options import JobConfig as JobConfig
     from stepladder.config.options import LadderConfig as LadderConfig
+    from stepladder.config.options import PopulationConfig as PopulationConfig
     from stepladder.config.options import PrepareConfig as PrepareConfig
     from stepladder.config.options import RunConfig as RunConfig
     from stepladder.config.recipe import Recipe as Recipe
@@ -49,6 +51,7 @@ _HOMES = {
     "JobConfig": "stepladder.config.options",
     "LadderConfig": "stepladder.config.options",
     "Metrics": "stepladder.task.contract",
+    "PopulationConfig": "stepladder.config.options",
     "PrepareConfig": "stepladder.config.options",
     "Recipe": "stepladder.config.recipe",
     "Run": "stepladder.api.runs",
@@ -59,7 +62,9 @@ _HOMES = {
 }
 
 # Functions that train, and so are slowed down by threads that spin beside other processes.
-_TRAINING = frozenset({"advise", "check", "climb", "features", "fit_recipe", "scaling", "train"})
+_TRAINING = frozenset(
+    {"advise", "check", "climb", "features", "fit_recipe", "population", "scaling", "train"}
+)
 
 __all__ = ["__version__", *_HOMES]
 

@@ -19,6 +19,7 @@ from stepladder.config.schema import options as all_options
 # External names: of a timm model, CSV columns, folders, a server, an expression on paths.
 NAMES = {
     "model.name",
+    "population.genes",
     "prepare.image_column",
     "prepare.path_column",
     "prepare.label_column",

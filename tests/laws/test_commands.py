@@ -67,7 +67,7 @@ def test_its_examples_parse(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("run.yaml", "demo.yaml"):
+    for name in ("run.yaml", "demo.yaml", "job.yaml"):
         Path(name).touch()
     listed = list(examples(command))
     assert listed
@@ -95,7 +95,7 @@ def test_every_flag_says_what_it_does(command: Command) -> None:
     docs: dict[str, str] = {}
     for kind in flags_of(command).__mro__[:-1]:
         docs = field_docs(kind) | docs
-    groups = {"output", "recipe", "run", "ladder", "prepare"}
+    groups = {"output", "recipe", "run", "ladder", "population", "prepare"}
     for field in dataclasses.fields(flags_of(command)):
         if field.default_factory is dataclasses.MISSING:
             assert docs[field.name].endswith("."), field.name

@@ -31,6 +31,7 @@ ROOMS = (
     "diagnosis",
     "checks",
     "planning",
+    "populations",
     "rungs",
     "ladder",
     "watching",

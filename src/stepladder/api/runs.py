@@ -39,6 +39,7 @@ from stepladder.parallel.failures import attempt_number
 from stepladder.parallel.place import Place, place_of
 from stepladder.records import read_json
 from stepladder.records.from_json import read_record
+from stepladder.records.population import POPULATION_FILE
 from stepladder.records.scaling import SCALING_FILE
 from stepladder.records.watch import WATCH_FILE, WatchReport
 
@@ -227,11 +228,13 @@ def _train(
 def report(run: Path | str) -> Path:
     """Write `report.html` from the files of a run, and return its path.
 
-    In the folder of a watched script, write `watch.html`, for example if the script was killed.
+    In the folder of a watched script, write `watch.html`, for example if the script was killed; in
+    that of a population, `population.html`.
 
     Raises:
         DataError: if the folder does not contain a run.
     """
+    from stepladder.reporting.pages.population_page import write_population_page
     from stepladder.reporting.pages.report_page import write_report
     from stepladder.reporting.pages.scaling_page import write_scaling_page
     from stepladder.reporting.pages.watch_page import write_watch_page
@@ -239,6 +242,8 @@ def report(run: Path | str) -> Path:
     folder = Path(run)
     if (folder / WATCH_FILE).is_file():
         return write_watch_page(read_record(WatchReport, folder / WATCH_FILE), folder)
+    if (folder / POPULATION_FILE).is_file():
+        return write_population_page(folder)
     folder = run_folder(run, or_watched=True)
     if (folder / SCALING_FILE).is_file():
         write_scaling_page(folder)

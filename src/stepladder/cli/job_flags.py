@@ -58,6 +58,7 @@ _TABLES = (
     ".tgz",
     ".gz",
 )  # of pictures
+_GROUPS = ("ladder", "population")  # of options that only some of the commands have
 _UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -130,8 +131,8 @@ def read_job(
     before = job_before_flags(words)
     aliased = {name: options()[key].value(before) for name, key in ALIASES.items()}
     default = replace(flags(), recipe=before.recipe, run=before.run, **aliased)
-    if isinstance(default, LadderFlags):
-        default = replace(default, ladder=before.ladder)
+    extra = [name for name in _GROUPS if hasattr(default, name)]
+    default = replace(default, **{name: getattr(before, name) for name in extra})
     read = parse(flags, words, command=command, default=default)
     data = read.target if read.target is not None and _is_data(read.target) else None
     file = one_file(read.config_flag, None if data is not None else read.target)
@@ -142,8 +143,7 @@ def read_job(
             fix=f"Add the name of the class after a colon: stepladder {command} {file}:MyTask",
         )
     job = JobConfig(recipe=read.recipe, run=read.run)
-    if isinstance(read, LadderFlags):
-        job = replace(job, ladder=read.ladder)
+    job = replace(job, **{name: getattr(read, name) for name in extra})
     settings = flag_settings(job, given_flags(words))
     for key, setting in (fixed or {}).items():
         if key in settings:

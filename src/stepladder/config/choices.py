@@ -338,6 +338,42 @@ class ClimbAim(StrEnum):
     FIT = "fit"
 
 
+class Selection(StrEnum):
+    """Which members of a population take the weights of which.
+
+    truncation: the worst ones those of the best. top_k: all others those of the best.
+    """
+
+    TRUNCATION = "truncation"
+    TOP_K = "top_k"
+
+
+class Perturbed(StrEnum):
+    """Whose settings a population changes after a selection.
+
+    copies: those of the members that took the weights of another, with its settings. winners: those
+    of the best, while the copies keep their own.
+    """
+
+    COPIES = "copies"
+    WINNERS = "winners"
+
+
+class PopulationEngine(StrEnum):
+    """How the members of a population are trained; auto: by the first of these that can.
+
+    heads: all at once, by batched matrix products, where only linear heads are trained. stacked:
+    small models, all at once on the same batches. slices: one after the other, from checkpoint to
+    checkpoint. ray: as slices, by Ray Tune.
+    """
+
+    AUTO = "auto"
+    HEADS = "heads"
+    STACKED = "stacked"
+    SLICES = "slices"
+    RAY = "ray"
+
+
 class PublishFormat(StrEnum):
     """Format of the table that a store is published as."""
 

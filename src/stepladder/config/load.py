@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import yaml
 
@@ -12,6 +13,9 @@ from stepladder.config.schema import Option, group_names, options
 from stepladder.config.values import UnfitValueError, from_yaml
 from stepladder.config.yaml_file import entries, place, read_yaml
 from stepladder.errors import UsageError
+
+LISTED: Final = ("population.genes",)
+"""Options with text that can also be written as a group: one name with its value per line."""
 
 
 def load_job(path: Path) -> JobConfig:
@@ -65,8 +69,28 @@ def _group(path: Path, name: str, node: yaml.Node) -> list[tuple[str, yaml.Node,
     )
 
 
+def _listed(path: Path, option: Option, node: yaml.MappingNode) -> str:
+    """Return the lines of a group as one text, `name value, name value`.
+
+    Raises:
+        UsageError: if a line has no single value.
+    """
+    found = []
+    for name, key, value in entries(path, node):
+        if not isinstance(value, yaml.ScalarNode):
+            raise UsageError(
+                f"{name} of {option.key} has no single value",
+                where=place(path, key),
+                fix=f"Write one value after the colon, such as `{name}: 0..1`.",
+            )
+        found.append(f"{name} {value.value}".strip())
+    return ", ".join(found)
+
+
 def _read(path: Path, option: Option, node: yaml.Node) -> Setting:
     where = place(path, node)
+    if isinstance(node, yaml.MappingNode) and option.key in LISTED:
+        return Setting(value=_listed(path, option, node), origin=where)
     if not isinstance(node, yaml.ScalarNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a group"
         raise UsageError(

@@ -18,6 +18,9 @@ from stepladder.config.choices import (
     JpegSize,
     Launcher,
     OnWorldChange,
+    Perturbed,
+    PopulationEngine,
+    Selection,
     SourceFormat,
 )
 from stepladder.config.recipe import Recipe
@@ -244,14 +247,56 @@ class LadderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PopulationConfig:
+    """How `population` trains many models at once, and moves their settings while they train."""
+
+    members: int = 16
+    """Number of models, 2 or more."""
+    genes: str = ""
+    """Options that differ between members, each with its range, such as `batch.lr 1e-4..1e-1 log,
+    head.dropout 0..0.6`; in a file also one per line, below `genes:`."""
+    selection: Selection = Selection.TRUNCATION
+    """Which members take the weights of which."""
+    perturbed: Perturbed = Perturbed.COPIES
+    """Whose settings are changed then."""
+    top_frac: float = 0.2
+    """Fraction of the members whose weights others take, and, with truncation, of those that take
+    them, in (0, 0.5]; at least one."""
+    interval: int = 0
+    """Examples that each member trains on between two selections; 0: those of an epoch."""
+    factor: float = 1.2
+    """Factor by which a perturbation multiplies or divides a number, above 1. On a range without
+    log it moves by as much of the range as this is above 1."""
+    redraw_frac: float = 0.25
+    """Probability that a perturbation draws a new value from the whole range, in [0, 1]."""
+    patience: int = 10
+    """Number of selections in a row without a better member before the population ends."""
+    target: float | None = None
+    """Value of stopping.monitor at which the population ends; none: no target."""
+    engine: PopulationEngine = PopulationEngine.AUTO
+    """How the members are trained."""
+
+    def __post_init__(self) -> None:
+        require(self.members >= 2, "population.members", self.members, "2 or more")
+        share = self.top_frac
+        require(0 < share <= 0.5, "population.top_frac", share, "in (0, 0.5]")
+        require(self.interval >= 0, "population.interval", self.interval, "0 or more")
+        require(1 < self.factor < 10, "population.factor", self.factor, "in (1, 10)")
+        redraw = self.redraw_frac
+        require(0 <= redraw <= 1, "population.redraw_frac", redraw, "in [0, 1]")
+        require(self.patience >= 1, "population.patience", self.patience, "1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobConfig:
     """All options of a YAML file: how to prepare data, what to train, where to write results.
 
     The groups of the recipe are at the top level of the file and of the flags (`model.name`,
-    `--model.name`), next to `prepare`, `run` and `ladder`.
+    `--model.name`), next to `prepare`, `run`, `ladder` and `population`.
     """
 
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
     recipe: Recipe = field(default_factory=Recipe)
     run: RunConfig = field(default_factory=RunConfig)
     ladder: LadderConfig = field(default_factory=LadderConfig)
+    population: PopulationConfig = field(default_factory=PopulationConfig)

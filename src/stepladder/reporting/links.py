@@ -28,6 +28,7 @@ _KINDS: Final = {  # by the command that writes the page, in the order of the li
     "watch": "Watched script",
     "climb": "Climb",
     "scaling": "Scaling",
+    "population": "Population",
 }
 _CLIMB, _TRIALS = "Climb", "trials.jsonl"
 _TITLE = re.compile(r"<title>[^<]* · stepladder ([a-z]+)</title>")

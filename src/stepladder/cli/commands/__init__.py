@@ -90,6 +90,12 @@ COMMANDS = (
         "ladder",
     ),
     Command(
+        "population",
+        _TRAIN,
+        "Train many models at once, move their settings meanwhile, and choose the best.",
+        "population",
+    ),
+    Command(
         "scaling",
         _TRAIN,
         "Measure efficiency on 1, 2, 4, … devices, and where the rest is lost.",

@@ -19,12 +19,12 @@ from stepladder.errors import ResourceError, UsageError
 from stepladder.ladder.accuracy.exactness import Material
 from stepladder.ladder.keys import instrument_recipe, model_key
 from stepladder.ladder.limits.guard import free_memory
-from stepladder.ladder.trainings.head_task import HeadTask
 from stepladder.measuring.probe import is_out_of_memory, untouched
 from stepladder.models.features import evaluating
 from stepladder.task.contract import Task
 from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, read_batch
 from stepladder.training.features.feature_task import open_features, why_no_features
+from stepladder.training.features.head_task import HeadTask
 from stepladder.training.setup.build import Sources, make_model, make_trunk_pass
 
 _MAX_HEADS: Final = 64

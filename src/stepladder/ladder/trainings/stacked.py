@@ -25,7 +25,6 @@ from stepladder.data.batch import Batch
 from stepladder.data.order.order import Order
 from stepladder.data.reading.reader import Reader, Source
 from stepladder.ladder.accuracy.folds import Parts, learnt_sample
-from stepladder.ladder.trainings.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
 from stepladder.ladder.trainings.trial_training import DIVERGED, judged_by
 from stepladder.optim.optimizers import build_optimizer, set_lr, step_function
 from stepladder.optim.table import spec_of
@@ -33,6 +32,7 @@ from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
 from stepladder.training.course import Course
 from stepladder.training.evaluate import Evaluation, evaluate
+from stepladder.training.features.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
 from stepladder.training.setup.build import make_held_out_reader, make_train_reader, step_precision
 from stepladder.training.stage import stages_of
 from stepladder.training.step import autocast

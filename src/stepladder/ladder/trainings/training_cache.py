@@ -20,7 +20,6 @@ from stepladder.ladder.accuracy.folds import Parts, make_folds, near_groups, pla
 from stepladder.ladder.keys import learning_key, replay_recipe
 from stepladder.ladder.limits.guard import failure_words, free_memory
 from stepladder.ladder.trainings.feature_replay import Instruments, MaterialOf
-from stepladder.ladder.trainings.head_task import HeadTask
 from stepladder.ladder.trainings.stacked import (
     CANNOT_STACK,
     MAX_STACKED_BYTES,
@@ -35,6 +34,7 @@ from stepladder.measuring.probe import is_out_of_memory, untouched
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
 from stepladder.task.contract import Task
+from stepladder.training.features.head_task import HeadTask
 from stepladder.training.setup.build import Sources
 from stepladder.training.stopping import Weights
 

@@ -18,13 +18,13 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.reading.reader import Source, resolve_where
 from stepladder.errors import DivergedError
 from stepladder.ladder.accuracy.folds import Parts, learnt_sample
-from stepladder.ladder.trainings.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
 from stepladder.measuring.probe import untouched
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
 from stepladder.task.contract import Task
 from stepladder.training.asynchronous.attach import Employer, rows_only, train_by_workers
 from stepladder.training.evaluate import Evaluation
+from stepladder.training.features.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
 from stepladder.training.loop import fit
 from stepladder.training.setup.announcement import num_learning
 from stepladder.training.setup.build import (

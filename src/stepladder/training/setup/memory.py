@@ -86,7 +86,7 @@ def require_memory(
         return None
     # processes of one machine share its memory; a world of one may plan for several
     sharing = 1 if device.type == "cuda" else num if world.is_alone else world.local_size
-    free = _free_bytes(device) / sharing
+    free = free_bytes(device) / sharing
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     numbers = spec_of(recipe.optimizer.name).state_numbers
     grads = sum(weight.nbytes for weight in trained)
@@ -167,7 +167,7 @@ def _fix(
     return None
 
 
-def _free_bytes(device: torch.device) -> float:
+def free_bytes(device: torch.device) -> float:
     """Return the memory that a step can use; torch's cache of freed memory is free, too."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

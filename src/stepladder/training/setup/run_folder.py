@@ -61,7 +61,7 @@ _STRAY: Final = re.compile(r"\..+\.\d+\.tmp")
 OVERWRITES: Final = "Add --overwrite to train again from scratch"
 ABSENT: Final = "absent"
 # What may change when a run is resumed: none of it changes what a step computes.
-_FREE_GROUPS: Final = ("run.", "loader.", "prepare.", "ladder.")
+_FREE_GROUPS: Final = ("run.", "loader.", "prepare.", "ladder.", "population.")
 _FREE_KEYS: Final = frozenset(
     {
         "auto",  # what it chose is in the config, and is kept

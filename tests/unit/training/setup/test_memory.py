@@ -55,7 +55,7 @@ def _sources() -> Sources:
 @pytest.fixture(name="free")
 def _free(monkeypatch: pytest.MonkeyPatch) -> Any:
     def set_free(times: float) -> None:
-        monkeypatch.setattr(memory, "_free_bytes", lambda _: times * WEIGHTS)
+        monkeypatch.setattr(memory, "free_bytes", lambda _: times * WEIGHTS)
 
     return set_free
 

@@ -1,0 +1,1 @@
+"""Populations: many models trained at once, whose settings change while they train."""

@@ -1,0 +1,255 @@
+"""The engines on a Task: small models at once, and slices from checkpoint to checkpoint."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from stepladder.config.choices import OptimizerName, PopulationEngine, Split, TrainMode
+from stepladder.config.recipe import BatchConfig, HeadConfig, OptimizerConfig, ScheduleConfig
+from stepladder.errors import DataError, DivergedError, InterruptedRun, UsageError
+from stepladder.populations import run as module
+from stepladder.populations import slices
+from stepladder.populations.population import LINEAGE_FILE, STATE_FILE
+from stepladder.populations.run import HALF_OF_VAL, WINNER
+from stepladder.records.from_json import read_record
+from stepladder.records.population import POPULATION_FILE, PopulationSummary
+from stepladder.training.checkpoint.checkpoint import load_best
+from tests.unit.populations.conftest import RECIPE, Blobs, Train, same
+
+BOTH = pytest.mark.parametrize("engine", [PopulationEngine.STACKED, PopulationEngine.SLICES])
+
+
+@BOTH
+def test_a_population(train: Train, engine: PopulationEngine, tmp_path) -> None:
+    found = train(engine=engine)
+    assert found.engine == engine
+    assert (found.num_generations, found.examples) == (3, 3 * 96)
+    assert len(found.moments) == 12
+    assert found.winner.judged is not None
+    assert found.judged_on == "test"
+    assert found.optimism() is not None
+    best = min(moment.score.loss for moment in found.moments)
+    assert found.winner.validation.loss == best
+    assert found.path()[-1].score == found.winner.validation
+    assert read_record(PopulationSummary, tmp_path / "run" / POPULATION_FILE) == found
+    assert same(found, train("again", engine=engine)), "the same seed, the same population"
+    assert not same(found, train("other", engine=engine, recipe=replace(RECIPE, seed=1)))
+
+
+@BOTH
+def test_the_winner_is_a_model_that_can_be_loaded(train: Train, engine, tmp_path) -> None:
+    found = train(engine=engine)
+    task, model = Blobs(), Blobs().build_model(RECIPE)
+    model.load_state_dict(load_best(tmp_path / "run" / WINNER).weights)
+    model.eval()
+    inputs, targets = task.data(Split.VAL).tensors
+    loss = nn.functional.cross_entropy(model(inputs), targets).item()
+    assert loss == pytest.approx(found.winner.validation.loss, rel=1e-5)
+
+
+def test_both_engines_train_a_member_alike(train: Train) -> None:
+    """With one order for all and no selection yet, the first intervals are the same."""
+    one = train("stacked", engine=PopulationEngine.STACKED)
+    other = train("slices", engine=PopulationEngine.SLICES)
+    first = [found.moments[0] for found in (one, other)]  # the member with the recipe's seed
+    assert first[0].genes == first[1].genes
+    assert first[0].score.loss == pytest.approx(first[1].score.loss, rel=1e-3)
+
+
+def test_an_interval_may_end_within_an_epoch_and_a_batch(train: Train) -> None:
+    for engine in (PopulationEngine.STACKED, PopulationEngine.SLICES):
+        found = train(str(engine), engine=engine, interval=40)
+        assert (found.examples, found.num_generations) == (288, 8)
+
+
+@pytest.mark.parametrize("fatal", range(1, 12, 2))
+def test_slices_go_on_after_a_kill(train: Train, monkeypatch, fatal: int) -> None:
+    class Killed(BaseException):
+        pass
+
+    expected = train("whole", engine=PopulationEngine.SLICES)
+    left = [fatal]
+    original = slices.train_slice
+
+    def dying(*args, **kwargs):
+        score = original(*args, **kwargs)
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+        return score
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slices, "train_slice", dying)
+        with pytest.raises(Killed):
+            train("cut", engine=PopulationEngine.SLICES)
+    assert same(train("cut", engine=PopulationEngine.SLICES), expected)
+
+
+def test_slices_keep_only_what_they_need(train: Train, tmp_path) -> None:
+    train(engine=PopulationEngine.SLICES)
+    kept = list((tmp_path / "run" / slices.SLICES).iterdir())
+    assert len(kept) <= 2 * 4 + 1
+
+
+@pytest.mark.parametrize("name", OptimizerName)
+def test_each_optimizer_goes_on_from_another_members_state(train: Train, name) -> None:
+    recipe = replace(RECIPE, optimizer=OptimizerConfig(name=name, momentum=0.8))
+    recipe = replace(recipe, schedule=ScheduleConfig(max_epochs=2))
+    genes = "batch.lr 1e-4..1e-2 log, optimizer.weight_decay 0..0.1"
+    found = train(recipe=recipe, genes=genes, engine=PopulationEngine.SLICES)
+    assert any(moment.parent != moment.member for moment in found.moments)
+    assert all(math.isfinite(moment.score.loss) for moment in found.moments)
+
+
+def test_the_settings_of_a_slice_are_its_own(train: Train, monkeypatch) -> None:
+    seen = []
+    original = slices._open
+
+    def opened(job, recipe, loaded, num):
+        training = original(job, recipe, loaded, num)
+        groups = training.parts.update.optimizer.param_groups
+        seen.append((recipe.optimizer, [(g["betas"][0], g["weight_decay"]) for g in groups]))
+        return training
+
+    monkeypatch.setattr(slices, "_open", opened)
+    genes = "optimizer.beta1 0.1..0.9, optimizer.weight_decay 0..0.1"
+    train(genes=genes, engine=PopulationEngine.SLICES)
+    assert len({wanted.beta1 for wanted, _ in seen}) > 4
+    for wanted, groups in seen:
+        assert {beta for beta, _ in groups} == {wanted.beta1}
+        assert {decay for _, decay in groups} == {wanted.weight_decay, 0.0}
+
+
+def test_a_task_of_its_own_takes_the_fastest_engine_that_can(train: Train) -> None:
+    assert train().engine == PopulationEngine.STACKED
+    genes = "optimizer.beta1 0.1..0.9"
+    assert train("slices", genes=genes).engine == PopulationEngine.SLICES
+
+
+class Normalised(Blobs):
+    """Has running statistics."""
+
+    def build_model(self, recipe):
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+class Stubborn(Blobs):
+    """Its loss reads a number, which vmap refuses."""
+
+    def loss(self, model, batch):
+        losses = super().loss(model, batch)
+        return losses if losses.sum().item() < 1e9 else losses / 2
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"), [(Normalised(), "buffers"), (Stubborn(), "fails under torch.vmap")]
+)
+def test_what_cannot_be_stacked(train: Train, task, reason: str) -> None:
+    assert train(task=task).engine == PopulationEngine.SLICES
+    with pytest.raises(UsageError, match=reason):
+        train("asked", task=task, engine=PopulationEngine.STACKED)
+
+
+def test_linear_heads_need_the_built_in_loss(train: Train) -> None:
+    with pytest.raises(UsageError, match="its own model or loss"):
+        train(engine=PopulationEngine.HEADS)
+
+
+def test_without_a_test_split_half_of_validation_judges(train: Train) -> None:
+    task = Blobs()
+    task.splits = (Split.TRAIN, Split.VAL)
+    for engine in (PopulationEngine.STACKED, PopulationEngine.SLICES):
+        found = train(str(engine), task=task, engine=engine)
+        assert found.judged_on == HALF_OF_VAL
+        assert found.winner.judged is not None
+
+
+def test_without_validation_there_is_nothing_to_choose_by(train: Train) -> None:
+    task = Blobs()
+    task.splits = (Split.TRAIN,)
+    with pytest.raises(DataError, match="no validation examples"):
+        train(task=task)
+
+
+def test_members_that_diverge_are_replaced_in_both_engines(train: Train) -> None:
+    recipe = replace(RECIPE, optimizer=OptimizerConfig(name=OptimizerName.SGD))
+    for engine in (PopulationEngine.STACKED, PopulationEngine.SLICES):
+        genes = "batch.lr 1e-3..1e39 log"
+        found = train(str(engine), recipe=recipe, genes=genes, engine=engine, members=8)
+        assert found.num_diverged > 0
+        assert found.winner.validation.is_finite
+
+
+def test_if_all_diverge_it_ends_with_5(train: Train) -> None:
+    recipe = replace(RECIPE, optimizer=OptimizerConfig(name=OptimizerName.SGD))
+    recipe = replace(recipe, batch=BatchConfig(global_batch_size=16, lr=3e38))
+    for engine in (PopulationEngine.STACKED, PopulationEngine.SLICES):
+        with pytest.raises(DivergedError) as caught:
+            train(str(engine), recipe=recipe, genes="batch.lr 1e38..1e39 log", engine=engine)
+        assert caught.value.exit_code == 5
+
+
+def test_a_signal_ends_it_and_the_same_call_resumes(train: Train, monkeypatch, tmp_path) -> None:
+    expected = train("whole", engine=PopulationEngine.SLICES)
+
+    class Guard(module.SignalGuard):
+        def __enter__(self):
+            self.requested = 15
+            return self
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "SignalGuard", Guard)
+        with pytest.raises(InterruptedRun, match="state is saved"):
+            train("cut", engine=PopulationEngine.SLICES)
+    assert (tmp_path / "cut" / STATE_FILE).is_file()
+    assert same(train("cut", engine=PopulationEngine.SLICES), expected)
+
+
+def test_another_population_is_not_overwritten_unasked(train: Train, tmp_path) -> None:
+    found = train(engine=PopulationEngine.SLICES)
+    with pytest.raises(UsageError, match="another population") as caught:
+        train(engine=PopulationEngine.SLICES, members=5)
+    assert "--overwrite" in str(caught.value.fix)
+    assert same(train(engine=PopulationEngine.SLICES), found), "nothing was lost"
+    other = train(engine=PopulationEngine.SLICES, members=5, overwrite=True)
+    assert other.num_members == 5
+    assert len((tmp_path / "run" / LINEAGE_FILE).read_text().splitlines()) == 15
+
+
+def test_the_folder_of_a_run_is_refused(train: Train, tmp_path) -> None:
+    train()
+    (tmp_path / "run" / "events.jsonl").write_text("{}")
+    with pytest.raises(UsageError, match="a training"):
+        train(overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "what"),
+    [
+        (replace(RECIPE, train=TrainMode.HEAD_THEN_ALL), "head_then_all"),
+        (replace(RECIPE, device=replace(RECIPE.device, count=2)), "several devices"),
+        (replace(RECIPE, data=replace(RECIPE.data, fraction=0.5)), "a sample"),
+    ],
+)
+def test_jobs_that_a_population_refuses(train: Train, recipe, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        train(recipe=recipe)
+
+
+def test_dropout_is_a_gene_of_slices(train: Train) -> None:
+    recipe = replace(RECIPE, head=HeadConfig(dropout=0.1))
+    found = train(recipe=recipe, genes="head.dropout 0..0.8")
+    assert found.engine == PopulationEngine.SLICES
+    assert found.moments[0].genes == {"head.dropout": 0.1}, "the first is the recipe's own"
+
+
+def test_random_states_are_left_alone(train: Train) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    train(engine=PopulationEngine.STACKED)
+    assert torch.equal(torch.get_rng_state(), before)
