@@ -38,6 +38,8 @@ SCRIPTS = (
     "planning.step_memory",
     "planning.step_times",
     "optim.autoencoder",
+    "populations.heads_at_once demo_data/store",
+    "populations.against_search demo_data/store",
     "accuracy.seeds",
     "accuracy.windowed_accuracy demo_data/store",
     "accuracy.six_steps",
