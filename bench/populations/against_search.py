@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path)
     args = parser.parse_args()
     log = Log(args.log or Path(tempfile.mkdtemp()) / "log.jsonl")
-    features = features_of(args.store, batch=BATCH)
+    features = features_of(args.store).with_batch(BATCH)
     for seed in range(args.seeds):
         for name, arm in ARMS.items():
             if log.find(seed=seed, arm=name) is None:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepladder.config.recipe import BatchConfig, DataConfig, Recipe
+from stepladder.config.recipe import DataConfig, DeviceConfig, Recipe
 from stepladder.data.order.order_choice import order_of
 from stepladder.populations.genes import Gene, applied, genes_of
 from stepladder.populations.heads import HeadMembers, HeldOut, Level
 from stepladder.task.image_classification import ImageClassification, balanced_weights
 from stepladder.training.features.feature_pass import read_batch
 from stepladder.training.features.feature_task import open_features
-from stepladder.training.setup.build import Sources, make_model, open_sources
+from stepladder.training.setup.build import Sources, keep_memory, make_model, open_sources
 
 GENES = (
     "batch.lr 1e-4..1e-1 log, optimizer.weight_decay 1e-6..1e-1 log, head.dropout 0..0.6, "
@@ -35,6 +35,11 @@ class Features:
     task: ImageClassification
     sources: Sources
     splits: dict[str, tuple[Tensor, Tensor]]
+
+    def with_batch(self, batch: int) -> Features:
+        """Return the same with another batch size."""
+        batches = replace(self.recipe.batch, global_batch_size=batch)
+        return replace(self, recipe=replace(self.recipe, batch=batches))
 
     @property
     def num_train(self) -> int:
@@ -59,9 +64,10 @@ class Features:
         )
 
 
-def features_of(store: Path, *, batch: int) -> Features:
-    """Compute the features of a store."""
-    recipe = Recipe(data=DataConfig(store=store), batch=BatchConfig(global_batch_size=batch))
+def features_of(store: Path) -> Features:
+    """Compute the features of a store; this process keeps freed memory, as in training."""
+    recipe = Recipe(data=DataConfig(store=store), device=DeviceConfig(keep_freed_memory=True))
+    keep_memory(recipe)
     task = ImageClassification(store, recipe)
     sources = open_sources(task)
     device = torch.device("cpu")

@@ -31,7 +31,7 @@ from stepladder.stats.speed import speedup_interval
 
 NUM = 64
 BATCHES = (16, 64)
-ROUNDS = 7
+ROUNDS = 9
 
 
 def at_once(features: Features, genes: tuple[Gene, ...], values: list[tuple[Value, ...]]) -> float:
@@ -79,8 +79,9 @@ def main() -> None:
     parser.add_argument("--log", type=Path)
     args = parser.parse_args()
     log = Log(args.log or Path(tempfile.mkdtemp()) / "log.jsonl")
+    of_store = features_of(args.store)
     for batch in BATCHES:
-        features = features_of(args.store, batch=batch)
+        features = of_store.with_batch(batch)
         genes = genes_for(features.recipe)
         for has_dropout in (False, True):
             values = list(first_values(genes, NUM, seed=0))

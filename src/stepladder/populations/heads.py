@@ -13,12 +13,11 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from stepladder.config.choices import ClassWeights, Precision
 from stepladder.config.recipe import Recipe
-from stepladder.data.order.order import Order
+from stepladder.data.order.order import Order, samples_of
 from stepladder.errors import ResourceError
 from stepladder.models.classifier import build_head
 from stepladder.optim.schedule import base_lr, lr_at
@@ -38,6 +37,8 @@ GENES: Final = (
 """Options that can differ between heads that are trained at once."""
 _CHUNK_NUMBERS: Final = 16_000_000  # of scores computed at once in an evaluation: 64 MB
 _LOSS_ROWS: Final = 4096
+_PART_BYTES: Final = 32_000_000
+"""Of inputs that are computed with at once, so that memory does not grow with the population."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +147,7 @@ class HeadMembers(Stack):
     def kept_weights(self) -> Mapping[str, Tensor]:
         """Return the weight (classes, d) and the bias (classes,) of the kept head, by its names."""
         return {
-            "1.weight": self.kept["weight"][0].mT.contiguous(),
+            "1.weight": self.kept["weight"][0].clone(),
             "1.bias": self.kept["bias"][0].clone(),
         }
 
@@ -164,9 +165,9 @@ class HeadMembers(Stack):
                     num_classes=self._num_classes,
                 )
                 own = dict(head.named_parameters())
-                weights.append(own["1.weight"].detach().mT)
+                weights.append(own["1.weight"].detach())
                 biases.append(own["1.bias"].detach())
-        return {"weight": torch.stack(weights).contiguous(), "bias": torch.stack(biases)}
+        return {"weight": torch.stack(weights), "bias": torch.stack(biases)}
 
     def _settings(self, recipes: Sequence[Recipe]) -> _Settings:
         device = self._features.device
@@ -199,27 +200,34 @@ class HeadMembers(Stack):
         """Return the rows of the current epoch in the order of each member, (members, rows)."""
         epoch = self.position.epoch
         if self._rows is None or self._rows[0] != epoch:
-            rows: list[NDArray[np.int64]] = [
-                order.samples(epoch, 0, self._num_train) for order in self._orders
-            ]
-            self._rows = epoch, torch.from_numpy(np.stack(rows)).to(self._features.device)
+            rows = samples_of(self._orders, epoch)
+            self._rows = epoch, torch.from_numpy(rows).to(self._features.device)
         return self._rows[1]
 
     def _take_step(self, rows: Tensor, settings: _Settings) -> None:
         """Take one step of all heads; rows is int64 (members, n)."""
         rng = torch.Generator().manual_seed(seed_of(self._seeds[0], self.position.step))
-        inputs = self._features.index_select(0, self._places(rows, settings, rng).flatten())
-        inputs = inputs.reshape(*rows.shape, -1)  # (members, n, d)
-        if settings.dropout is not None:
-            inputs = dropped(inputs, settings.dropout, rng)
-        grads = gradients(
-            inputs,
-            self._targets[rows],
-            self.weights["weight"],
-            self.weights["bias"],
-            smoothing=settings.smoothing,
-            class_weights=settings.class_weights,
-        )
+        places, targets = self._places(rows, settings, rng), self._targets[rows]
+        grads = {name: torch.empty_like(weight) for name, weight in self.weights.items()}
+        num = max(1, _PART_BYTES // (4 * rows.shape[1] * self._features.shape[1]))
+        for part in (slice(start, start + num) for start in range(0, len(rows), num)):
+            inputs = self._features.index_select(0, places[part].flatten())
+            inputs = inputs.reshape(*places[part].shape, -1)  # (members, n, d)
+            scale = None
+            if settings.dropout is not None:
+                scale = drop_(inputs, settings.dropout[part], rng)
+            balance = settings.class_weights
+            found = gradients(
+                inputs,
+                targets[part],
+                self.weights["weight"][part],
+                self.weights["bias"][part],
+                smoothing=settings.smoothing[part],
+                class_weights=None if balance is None else balance[part],
+                scale=scale,
+            )
+            for name, grad in found.items():
+                grads[name][part] = grad
         factor = lr_at(
             self.position.step,
             base=1.0,
@@ -262,10 +270,10 @@ class HeadMembers(Stack):
         size = max(1, min(_LOSS_ROWS, _CHUNK_NUMBERS // (num_heads * self._num_classes)))
         for start in range(0, len(split.targets), size):
             inputs, targets = split.features[start : start + size], split.targets[start:][:size]
-            scores = inputs @ weights["weight"] + weights["bias"].unsqueeze(1)  # (heads, n, C)
-            own = scores.gather(2, targets.expand(num_heads, -1).unsqueeze(2)).squeeze(2)
-            losses += (scores.logsumexp(2) - own).double().sum(1).cpu()
-            hits += (scores.argmax(2) == targets).double().sum(1).cpu()
+            scores = weights["weight"] @ inputs.mT + weights["bias"].unsqueeze(2)  # (heads, C, n)
+            own = scores.gather(1, targets.expand(num_heads, 1, -1)).squeeze(1)
+            losses += (scores.logsumexp(1) - own).double().sum(1).cpu()
+            hits += (scores.argmax(1) == targets).double().sum(1).cpu()
         num = len(split.targets)
         return [
             Score(loss=float(loss) / num, accuracy=float(hit) / num)
@@ -281,6 +289,7 @@ def gradients(
     *,
     smoothing: Tensor,
     class_weights: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return the gradients of the mean cross-entropy of many linear heads, in closed form.
 
@@ -290,39 +299,48 @@ def gradients(
     Args:
         smoothing: s of each head.
         class_weights: w of each head; None: 1.
+        scale: of the inputs of each head; None: 1.
 
-    Shapes: inputs (heads, n, d), targets int64 (heads, n), weight (heads, d, C), bias (heads, C),
-        smoothing (heads,), class_weights (heads, C).
+    Shapes: inputs (heads, n, d), targets int64 (heads, n), weight (heads, C, d), bias (heads, C),
+        smoothing and scale (heads,), class_weights (heads, C).
     """
-    num_classes = weight.shape[2]
-    slopes = torch.baddbmm(bias.unsqueeze(1), inputs, weight).softmax(2)  # (heads, n, C)
+    num_classes = weight.shape[1]
+    # with classes before examples, both products take two thirds of the time
+    scores = torch.bmm(weight, inputs.mT)  # (heads, C, n)
+    if scale is not None:
+        scores *= scale.reshape(-1, 1, 1)
+    slopes = (scores + bias.unsqueeze(2)).softmax(1)
     smoothed = (smoothing / num_classes).reshape(-1, 1, 1)
     peak = (1 - smoothing).unsqueeze(1).expand(targets.shape)
     if class_weights is None:
         slopes = slopes - smoothed
     else:
         peak = peak * class_weights.gather(1, targets)
-        spread = smoothed * class_weights.unsqueeze(1)
-        slopes = slopes * (peak.unsqueeze(2) + spread.sum(2, keepdim=True)) - spread
-    slopes.scatter_add_(2, targets.unsqueeze(2), -peak.unsqueeze(2))
+        spread = smoothed * class_weights.unsqueeze(2)
+        slopes = slopes * (peak.unsqueeze(1) + spread.sum(1, keepdim=True)) - spread
+    slopes.scatter_add_(1, targets.unsqueeze(1), -peak.unsqueeze(1))
     slopes /= targets.shape[1]
-    return {"weight": torch.bmm(inputs.mT, slopes), "bias": slopes.sum(1)}
+    scaled = slopes if scale is None else slopes * scale.reshape(-1, 1, 1)
+    return {"weight": torch.bmm(scaled, inputs), "bias": slopes.sum(2)}
 
 
-def dropped(inputs: Tensor, dropout: Tensor, rng: torch.Generator) -> Tensor:
-    """Drop numbers with the probability of each head, rounded to 1/256, and scale the others.
+def drop_(inputs: Tensor, dropout: Tensor, rng: torch.Generator) -> Tensor:
+    """Set numbers to 0 with the probability of each head, rounded to 1/256.
 
     A random byte decides about each number: drawing them takes a sixth of the time of floats.
 
-    Shapes: inputs (heads, n, d), dropout (heads,).
+    Returns:
+        The factor by which the others are to be scaled, so that their mean is unchanged.
+
+    Shapes: inputs (heads, n, d), dropout and the factor (heads,).
     """
     num = inputs.numel()
     words = torch.empty(-(-num // 8), dtype=torch.int64)
     words.random_(-(2**63), None, generator=rng)  # all 64 bits; by default, the sign is never set
     drawn = words.view(torch.uint8)[:num].reshape(inputs.shape).to(inputs.device)
-    limit = (dropout * 256).round().clamp(0, 255).reshape(-1, 1, 1)
-    scale = 256 / (256 - limit)
-    return inputs * torch.where(drawn >= limit.to(torch.uint8), scale, 0.0)
+    limit = (dropout * 256).round().clamp(0, 255)
+    inputs.masked_fill_(drawn < limit.to(torch.uint8).reshape(-1, 1, 1), 0.0)
+    return 256 / (256 - limit)
 
 
 def why_no_heads(recipe: Recipe, genes: Sequence[str]) -> str | None:

@@ -67,7 +67,8 @@ class Stack:
         path = folder / name
         device = next(iter(self.weights.values())).device
         try:
-            tensors = {key: value.to(device) for key, value in load_file(path).items()}
+            # copies: products of tensors within a file, at any address, may round differently
+            tensors = {key: t.to(device, copy=True) for key, t in load_file(path).items()}
             values = _metadata(path)
             for key, weight in self.weights.items():
                 weight.copy_(tensors[f"weights.{key}"])

@@ -24,12 +24,13 @@ from stepladder.models.classifier import build_head
 from stepladder.optim.optimizers import build_optimizer, set_lr
 from stepladder.optim.schedule import lr_at
 from stepladder.optim.table import OPTIMIZERS
+from stepladder.populations import heads
 from stepladder.populations.genes import Gene, applied
 from stepladder.populations.heads import (
     HeadMembers,
     HeldOut,
     Level,
-    dropped,
+    drop_,
     gradients,
     require_memory,
     why_no_heads,
@@ -138,13 +139,13 @@ def test_clipping_and_schedules() -> None:
 
 def test_gradients_are_those_of_autograd() -> None:
     torch.manual_seed(0)
-    heads, num = 4, 7
-    inputs = torch.randn(heads, num, WIDTH, dtype=torch.float64)
-    targets = torch.randint(CLASSES, (heads, num))
-    weight = torch.randn(heads, WIDTH, CLASSES, dtype=torch.float64, requires_grad=True)
-    bias = torch.randn(heads, CLASSES, dtype=torch.float64, requires_grad=True)
+    size, num = 4, 7
+    inputs = torch.randn(size, num, WIDTH, dtype=torch.float64)
+    targets = torch.randint(CLASSES, (size, num))
+    weight = torch.randn(size, CLASSES, WIDTH, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(size, CLASSES, dtype=torch.float64, requires_grad=True)
     smoothing = torch.tensor([0.0, 0.1, 0.5, 0.9], dtype=torch.float64)
-    for weights in (None, torch.rand(heads, CLASSES, dtype=torch.float64) + 0.1):
+    for weights in (None, torch.rand(size, CLASSES, dtype=torch.float64) + 0.1):
         found = gradients(
             inputs,
             targets,
@@ -155,13 +156,13 @@ def test_gradients_are_those_of_autograd() -> None:
         )
         total = sum(
             F.cross_entropy(
-                inputs[idx] @ weight[idx] + bias[idx],
+                inputs[idx] @ weight[idx].T + bias[idx],
                 targets[idx],
                 weight=None if weights is None else weights[idx],
                 label_smoothing=float(smoothing[idx]),
                 reduction="none",
             ).mean()
-            for idx in range(heads)
+            for idx in range(size)
         )
         expected = torch.autograd.grad(total, [weight, bias])
         torch.testing.assert_close(found["weight"], expected[0], rtol=1e-10, atol=1e-12)
@@ -170,11 +171,26 @@ def test_gradients_are_those_of_autograd() -> None:
 
 def test_dropout_of_each_head() -> None:
     inputs = torch.ones(3, 200, 500)
-    found = dropped(inputs, torch.tensor([0.0, 0.25, 0.8]), torch.Generator().manual_seed(0))
+    found = inputs.clone()
+    scale = drop_(found, torch.tensor([0.0, 0.25, 0.8]), torch.Generator().manual_seed(0))
     assert torch.equal(found[0], inputs[0])
+    assert scale[0] == 1
     for idx, rate in ((1, 0.25), (2, 0.8)):
         assert (found[idx] == 0).float().mean().item() == pytest.approx(rate, abs=0.01)
-        assert found[idx].mean().item() == pytest.approx(1.0, abs=0.02), "scaled"
+        mean = (found[idx] * scale[idx]).mean().item()
+        assert mean == pytest.approx(1.0, abs=0.02), "unchanged"
+
+
+def test_scaled_inputs_have_the_gradients_of_scaled_inputs() -> None:
+    torch.manual_seed(0)
+    shapes = ((3, 7, WIDTH), (3, CLASSES, WIDTH), (3, CLASSES))
+    inputs, weight, bias = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    targets, scale = torch.randint(CLASSES, (3, 7)), torch.tensor([1.0, 2.0, 5.0]).double()
+    none = torch.zeros(3, dtype=torch.float64)
+    found = gradients(inputs, targets, weight, bias, smoothing=none, scale=scale)
+    expected = gradients(inputs * scale.reshape(3, 1, 1), targets, weight, bias, smoothing=none)
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[name], grad)
 
 
 def test_a_head_with_dropout_learns_another_one_without_is_unchanged() -> None:
@@ -237,7 +253,7 @@ def test_scores_are_those_of_the_split() -> None:
     found = members()
     inputs, targets = data(30, 1)
     for idx, score in enumerate(found.scores()):
-        logits = inputs @ found.weights["weight"][idx] + found.weights["bias"][idx]
+        logits = inputs @ found.weights["weight"][idx].T + found.weights["bias"][idx]
         assert score.loss == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-5)
         hits = (logits.argmax(1) == targets).float().mean()
         assert score.accuracy == pytest.approx(hits.item())
@@ -285,3 +301,12 @@ def test_more_heads_than_memory_holds() -> None:
 def test_loss_options_reach_the_members() -> None:
     recipe = replace(BASE, loss=LossConfig(label_smoothing=0.3))
     assert members(recipe, GENES[:1])._settings([recipe]).smoothing.item() == pytest.approx(0.3)
+
+
+def test_parts_of_a_population_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = members(), members()
+    whole.train(VALUES, 100)
+    monkeypatch.setattr(heads, "_PART_BYTES", 4 * BATCH * WIDTH * 2)  # two heads
+    parts.train(VALUES, 100)
+    for name, weight in whole.weights.items():
+        torch.testing.assert_close(parts.weights[name], weight)

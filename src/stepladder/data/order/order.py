@@ -8,14 +8,14 @@ shuffled separately (blocks.py), and windows of the blocks of each host (hosts.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from stepladder.config.choices import OrderMode
-from stepladder.data.order.bijection import Bijection
+from stepladder.data.order.bijection import Bijection, map_all
 from stepladder.data.order.blocks import Arrangement, Blocks, Windows
 from stepladder.data.order.hosts import HostShares
 
@@ -193,3 +193,15 @@ class Order:
         """The rows of a sample of blocks, in stored order."""
         used = np.flatnonzero(self._blocks.sizes)
         return Arrangement(self._blocks.starts[used], self._blocks.sizes[used])
+
+
+def samples_of(orders: Sequence[Order], epoch: int) -> np.ndarray:
+    """Return the rows of an epoch in several orders of the same examples.
+
+    Shapes: int64 (orders, num_samples).
+    """
+    first = orders[0]
+    if first.mode is not OrderMode.GLOBAL or first.fraction < 1 or first.num_hosts > 1:
+        return np.stack([order.samples(epoch, 0, order.num_samples) for order in orders])
+    positions = np.arange(first.num_samples, dtype=np.int64)
+    return map_all([order._shuffle(epoch) for order in orders], positions)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stepladder.config.choices import OrderMode
 from stepladder.data.order.bijection import Bijection
 from stepladder.data.order.hosts import rank_slice
-from stepladder.data.order.order import Order
+from stepladder.data.order.order import Order, samples_of
 
 BILLION = 10**9
 
@@ -156,3 +156,19 @@ def test_places_that_do_not_exist_are_refused() -> None:
         order(10, version=2)
     with pytest.raises(ValueError, match="num_examples"):
         order(0)
+
+
+@given(
+    num=st.integers(1, 3000),
+    seeds=st.lists(st.integers(0, 10**6), min_size=1, max_size=5),
+    mode=st.sampled_from((OrderMode.GLOBAL, OrderMode.SEQUENTIAL)),
+    epoch=st.integers(0, 3),
+    fraction=st.sampled_from((1.0, 0.5)),
+)
+def test_several_orders_at_once_are_those_of_each(num, seeds, mode, epoch, fraction) -> None:
+    orders = [
+        Order(seed=seed, num_examples=num, mode=mode, fingerprint="x", fraction=fraction)
+        for seed in seeds
+    ]
+    expected = [order.samples(epoch, 0, order.num_samples) for order in orders]
+    np.testing.assert_array_equal(samples_of(orders, epoch), np.stack(expected))
