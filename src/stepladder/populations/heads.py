@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from stepladder.errors import ResourceError
 from stepladder.models.classifier import build_head
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.populations.genes import Values
-from stepladder.populations.stack import Stack, mean_score, seed_of
+from stepladder.populations.stack import MAX_RECIPES, Stack, mean_score, seed_of
 from stepladder.records.population import Score
 
 GENES: Final = (
@@ -37,7 +38,7 @@ GENES: Final = (
 """Options that can differ between heads that are trained at once."""
 _CHUNK_NUMBERS: Final = 16_000_000  # of scores computed at once in an evaluation: 64 MB
 _LOSS_ROWS: Final = 4096
-_PART_BYTES: Final = 32_000_000
+_PART_BYTES: Final = 8_000_000
 """Of inputs that are computed with at once, so that memory does not grow with the population."""
 
 
@@ -101,7 +102,8 @@ class HeadMembers(Stack):
         test: HeldOut | None,
         class_weights: Tensor,
     ) -> None:
-        self._recipe, self._recipe_of = recipe, recipe_of
+        self._recipe = recipe
+        self._recipe_of = lru_cache(maxsize=MAX_RECIPES)(recipe_of)  # 1 ms each
         self._seeds = tuple(seeds)
         self._strengths = torch.tensor([level.strength for level in levels])
         features = torch.stack([level.features for level in levels])  # (levels, rows, views, d)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from stepladder.records.population import Score
 from stepladder.training.course import Position
 
 T = TypeVar("T")
+MAX_RECIPES: Final = 4096  # of members, that are kept
 
 
 class Stack:

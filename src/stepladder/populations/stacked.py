@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.populations.genes import Values
-from stepladder.populations.stack import Stack, mean_score, seed_of
+from stepladder.populations.stack import MAX_RECIPES, Stack, mean_score, seed_of
 from stepladder.populations.updates import SHARED
 from stepladder.records.population import Score
 from stepladder.task.contract import Task
@@ -45,7 +46,8 @@ class StackedMembers(Stack):
         test: Reader | None,
         device: torch.device,
     ) -> None:
-        self._recipe, self._recipe_of, self._task = recipe, recipe_of, task
+        self._recipe, self._task = recipe, task
+        self._recipe_of = lru_cache(maxsize=MAX_RECIPES)(recipe_of)
         self._readers = (train, val, test)
         self._device = device
         self._model = models[0].to(device)
