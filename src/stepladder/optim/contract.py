@@ -155,6 +155,9 @@ class OptimizerSpec:
         fused_on: device types on which one kernel updates all weights.
         is_elementwise: each number is updated independently, so that weights of several models can
             be stacked and updated together.
+        uses_curvature: it uses how the entries of a layer's gradient are correlated: it needs fewer
+            steps, which cost more.
+        has_layer_rates: the step of each layer is scaled to the norm of its weights.
         sees_layers: its rule needs what goes in and out of each layer, by hooks: in the process
             that has the optimizer, of a whole model, not compiled, with gradients that are not
             scaled.
@@ -174,6 +177,8 @@ class OptimizerSpec:
     groups: Callable[[OptimizerConfig, Named], list[Group]] = decay_groups
     fused_on: frozenset[str] = frozenset()
     is_elementwise: bool = True
+    uses_curvature: bool = False
+    has_layer_rates: bool = False
     sees_layers: bool = False
     state_numbers: Callable[[Tensor], int] = two_numbers_each
 

@@ -423,6 +423,7 @@ KFAC = OptimizerSpec(
     batch_rule=BatchRule(lr_powers=(1.0, 0.5), follows_noise_scale=False, warmup_from=2.0),
     decay=Decay.DECOUPLED,
     is_elementwise=False,
+    uses_curvature=True,
     sees_layers=True,
     state_numbers=_state_numbers,
 )

@@ -64,4 +64,5 @@ LAMB = OptimizerSpec(
     decay=Decay.DECOUPLED,
     groups=matrix_groups,
     is_elementwise=False,
+    has_layer_rates=True,
 )

@@ -79,5 +79,6 @@ LARS = OptimizerSpec(
     decay=Decay.L2,
     groups=matrix_groups,
     is_elementwise=False,
+    has_layer_rates=True,
     state_numbers=lambda weight: weight.numel(),
 )

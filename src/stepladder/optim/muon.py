@@ -118,4 +118,5 @@ MUON = OptimizerSpec(
     decay=Decay.DECOUPLED,
     groups=matrix_groups,
     is_elementwise=False,
+    uses_curvature=True,
 )

@@ -124,5 +124,6 @@ SOAP = OptimizerSpec(
     batch_rule=BatchRule(lr_powers=(0.5,), follows_noise_scale=False, warmup_from=None),
     decay=Decay.DECOUPLED,
     is_elementwise=False,
+    uses_curvature=True,
     state_numbers=_state_numbers,
 )

@@ -19,10 +19,13 @@ from stepladder.rungs.devices.all_reduce import AllReduce
 from stepladder.rungs.devices.compressed_gradients import CompressedGradients
 from stepladder.rungs.devices.gpu import UseGpu
 from stepladder.rungs.devices.larger_gpu import LargerGpu
+from stepladder.rungs.devices.layerwise_rates import LayerwiseRates
 from stepladder.rungs.devices.local_sgd import LocalSgd
 from stepladder.rungs.devices.more_gpus import MoreGpus
 from stepladder.rungs.devices.more_machines import MoreMachines, TriedMachines
+from stepladder.rungs.devices.population import Population
 from stepladder.rungs.devices.sharded_model import ShardedModel
+from stepladder.rungs.devices.stronger_optimizer import StrongerOptimizer
 from stepladder.rungs.speed.all_data import AllData
 from stepladder.rungs.speed.cached_features import CachedFeatures
 from stepladder.rungs.speed.channels_last import ChannelsLast
@@ -73,6 +76,9 @@ RUNGS: tuple[Rung, ...] = (
     CompressedGradients(),
     LocalSgd(),
     ShardedModel(),
+    StrongerOptimizer(),
+    LayerwiseRates(),
+    Population(),
 )
 """Rungs that make training faster, and rungs that use spare time for accuracy."""
 

@@ -22,6 +22,7 @@ from stepladder.ladder.variants import Choice, choose_variant
 from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Prediction
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
+from stepladder.rungs.devices.stronger_optimizer import StrongerOptimizer
 from stepladder.rungs.speed.cached_features import CachedFeatures
 from stepladder.rungs.speed.early_stopping import EarlyStopping
 
@@ -433,3 +434,21 @@ def test_the_generalisation_gap_is_that_of_each_training(make_lab, recipe, profi
     assert comparison.before == tuple(
         sum(one.hits) / len(one.hits) for one in lab.outcomes(fewer).found
     )
+
+
+@pytest.mark.thorough
+def test_a_stronger_optimizer_is_judged_by_its_time_to_the_end(make_lab, profile, recipe) -> None:
+    recipe = replace(
+        recipe,
+        train=TrainMode.ALL,
+        stopping=replace(recipe.stopping, early=True),
+        schedule=replace(recipe.schedule, max_epochs=20),
+    )
+    profile = replace(profile, phases_s={"optimizer": 1e-4})
+    rung = StrongerOptimizer()
+    trial = tried(make_lab(recipe), rung, profile, recipe).trial
+    name = trial.change["optimizer.name"][1]
+    assert name in {one.optimizer.name for one in rung.variants(profile, recipe)}
+    assert trial.verdict.speed is not None, trial.verdict.reason
+    assert trial.verdict.num_epochs is not None
+    assert trial.verdict.num_trainings > 0

@@ -46,7 +46,8 @@ class ShardedModel(Rung):
             return refusal
         choice = choice_of(profile, recipe)
         if recipe.device.count == 1:
-            return f"one device; on two, {choice.reason}"
+            batch = f"batch {recipe.batch.global_batch_size} for 2 devices: "
+            return f"on two devices, {choice.reason.removeprefix(batch)}"
         refusal = _why_not_needed(profile, recipe, choice)
         return refusal or _why_not_with(recipe.device, kind_of(choice))
 

@@ -91,7 +91,7 @@ def test_it_is_sharded_for_a_larger_batch_and_predicted_so(profile: Profile) -> 
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        (replace(RECIPE, device=DeviceConfig()), "one device; on two, a copy needs 408 MB"),
+        (replace(RECIPE, device=DeviceConfig()), "on two devices, a copy needs 408 MB"),
         (replace(RECIPE, device=DeviceConfig(count=2, compile=True)), "tried with torch.compile"),
         (replace(RECIPE, device=DeviceConfig(count=2, precision=Precision.FP16)), "with fp16"),
         (replace(RECIPE, train=TrainMode.HEAD_THEN_ALL), "and this recipe has two"),
