@@ -275,6 +275,9 @@ class PopulationConfig:
     """Value of stopping.monitor at which the population ends; none: no target."""
     engine: PopulationEngine = PopulationEngine.AUTO
     """How the members are trained."""
+    workers: int = 1
+    """Of slices: number of processes that train members at the same time. Each has a part of the
+    cores, or a GPU."""
 
     def __post_init__(self) -> None:
         require(self.members >= 2, "population.members", self.members, "2 or more")
@@ -284,6 +287,7 @@ class PopulationConfig:
         require(1 < self.factor < 10, "population.factor", self.factor, "in (1, 10)")
         redraw = self.redraw_frac
         require(0 <= redraw <= 1, "population.redraw_frac", redraw, "in [0, 1]")
+        require(self.workers >= 1, "population.workers", self.workers, "1 or more")
         require(self.patience >= 1, "population.patience", self.patience, "1 or more")
 
 

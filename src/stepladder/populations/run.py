@@ -28,6 +28,7 @@ from stepladder.data.reading.rows import rows_of
 from stepladder.errors import DataError, UsageError
 from stepladder.machine.activity import doing
 from stepladder.measuring.probe import untouched
+from stepladder.populations.crew import Crew, CrewSpec
 from stepladder.populations.genes import Gene, Scale, Values, applied, genes_of, own_values
 from stepladder.populations.heads import (
     HeadMembers,
@@ -51,6 +52,7 @@ from stepladder.records.population import (
 from stepladder.records.run_files import RUN_MARKS, has_any
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification, balanced_weights
+from stepladder.task.load import BUILT_IN
 from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.features.feature_pass import read_batch
 from stepladder.training.features.feature_rules import why_no_features
@@ -93,6 +95,7 @@ class _Material:
 
     job: JobConfig
     task: Task
+    task_name: str
     sources: Sources
     device: torch.device
     genes: tuple[Gene, ...]
@@ -182,6 +185,7 @@ def _train(
         material = _Material(
             job=job,
             task=task,
+            task_name=task_name,
             sources=sources,
             device=device,
             genes=genes,
@@ -284,7 +288,7 @@ def _fixed(job: JobConfig, task: Task, sources: Sources, device: torch.device) -
 def _key(job: JobConfig, task_name: str, sources: Sources) -> str:
     """Return what identifies a population: another one does not resume from its state."""
     prints = [None if one is None else one.fingerprint for one in vars(sources).values()]
-    free = ("run.", "ladder.", "prepare.", "loader.")
+    free = ("run.", "ladder.", "prepare.", "loader.", "device.threads", "population.workers")
     values = {key: value for key, value in values_of(job).items() if not key.startswith(free)}
     text = json.dumps([task_name, prints, values], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -400,19 +404,64 @@ def _model_of(material: _Material, seed: int, *, has_head: bool) -> nn.Module:
     return parts[1]
 
 
-def _slices(material: _Material) -> Members:
-    """Return members that are trained in turn."""
-    task, sources = material.task, material.sources
-    recipe = material.recipe
-    if recipe.features.cached:
-        task, sources = _as_features(material, recipe)
+def _slices(material: _Material) -> Members | str:
+    """Return members that are trained in turn, or by several processes."""
+    config = material.job.population
     folder = material.job.run.dir / SLICES
     folder.mkdir(parents=True, exist_ok=True)
+    job = _slice_job(material, folder)
+    if config.workers == 1:
+        return SliceMembers(job, material.recipe_of, seeds=material.seeds)
+    if material.task_name != BUILT_IN and ".py:" not in material.task_name:
+        raise UsageError(
+            "other processes cannot load this Task, which has no file",
+            where="population.workers",
+            fix="Pass it as FILE.py:NAME, or use 1 worker.",
+        )
+    crew = Crew(
+        CrewSpec(
+            num=min(config.workers, config.members),
+            config=material.job.run.dir / CONFIG,
+            task=material.task_name,
+            folder=folder,
+        )
+    )
     return SliceMembers(
-        Job(task=task, sources=sources, device=material.device, folder=folder),
+        job,
         material.recipe_of,
         seeds=material.seeds,
+        train_all=crew.train,
+        close=crew.close,
     )
+
+
+def slice_job(job: JobConfig, task: Task, *, folder: Path, display: Display) -> Job:
+    """Return what slices are made of, in a process that trains some of them.
+
+    Args:
+        job: of a population that has begun: all choices are made.
+    """
+    sources = open_at_version(task, job.recipe.data.table_version)
+    sources, judged_on = split_judges(sources, task)
+    material = _Material(
+        job=job,
+        task=task,
+        task_name="",
+        sources=sources,
+        device=open_device(job.recipe),
+        genes=(),
+        judged_on=judged_on,
+        display=display,
+        guard=SignalGuard(),
+    )
+    return _slice_job(material, folder)
+
+
+def _slice_job(material: _Material, folder: Path) -> Job:
+    task, sources = material.task, material.sources
+    if material.recipe.features.cached:
+        task, sources = _as_features(material, material.recipe)
+    return Job(task=task, sources=sources, device=material.device, folder=folder)
 
 
 _ENGINES: Final[Mapping[PopulationEngine, Callable[[_Material], Members | str]]] = {

@@ -119,6 +119,27 @@ def score_of(job: Job, recipe: Recipe, name: str, source: Source) -> Score:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Order:
+    """A slice that is to be trained.
+
+    Attributes:
+        values: genes of the member; seed: of its initial weights and order.
+        begin: name of the checkpoint that it begins from; None: initial weights.
+        name: of the checkpoint that is written.
+    """
+
+    values: Values
+    seed: int
+    begin: str | None
+    name: str
+    num_examples: int
+
+
+TrainAll = Callable[[Sequence[Order]], list[Score]]
+"""Trains slices, in turn or at the same time, and returns their scores in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Saved:
     """Which checkpoint each member has.
 
@@ -148,12 +169,22 @@ class SliceMembers:
     Args:
         recipe_of: returns the recipe of a member from its genes.
         seeds: of the initial weights and the order of each member.
+        train_all: trains the slices of an interval; None: in turn, in this process.
+        close: ends what trains them.
     """
 
     def __init__(
-        self, job: Job, recipe_of: Callable[[Values], Recipe], *, seeds: Sequence[int]
+        self,
+        job: Job,
+        recipe_of: Callable[[Values], Recipe],
+        *,
+        seeds: Sequence[int],
+        train_all: TrainAll | None = None,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self._job, self._recipe_of, self._seeds = job, recipe_of, tuple(seeds)
+        self._train_all = train_all or self._in_turn
+        self._close = close
         self._names: list[str | None] = [None] * len(seeds)
         self._last: list[str | None] = list(self._names)  # where the last interval ended
         self._scores: list[Score] = []
@@ -164,21 +195,29 @@ class SliceMembers:
     def train(self, values: Sequence[Values], num_examples: int) -> None:
         """Train each member for a slice."""
         self._values = tuple(values)
-        self._scores, self._last = [], []
-        for idx, one in enumerate(values):
-            name = f"{self._interval:06d}-{idx:03d}"
-            shutil.rmtree(self._job.folder / name, ignore_errors=True)  # of a killed attempt
-            score = train_slice(
-                self._job,
-                replace(self._recipe(one), seed=self._seeds[idx]),
+        orders = [
+            Order(
+                values=one,
+                seed=self._seeds[idx],
                 begin=self._names[idx],
-                name=name,
+                name=f"{self._interval:06d}-{idx:03d}",
                 num_examples=num_examples,
             )
-            self._scores.append(score)
-            self._last.append(name if score.is_finite else None)
+            for idx, one in enumerate(values)
+        ]
+        for order in orders:
+            shutil.rmtree(self._job.folder / order.name, ignore_errors=True)  # of a killed attempt
+        self._scores = self._train_all(orders)
+        self._last = [
+            order.name if score.is_finite else None
+            for order, score in zip(orders, self._scores, strict=True)
+        ]
         self._names = list(self._last)
         self._interval += 1
+
+    def _in_turn(self, orders: Sequence[Order]) -> list[Score]:
+        """Train slices one after the other."""
+        return [train_order(self._job, self._recipe_of, order) for order in orders]
 
     def scores(self) -> list[Score]:
         """Return the scores at the end of the last slices."""
@@ -201,11 +240,13 @@ class SliceMembers:
             return None
         name, values = self._kept
         all_scores = [
-            score_of(self._job, self._recipe(one), last, test)
+            score_of(self._job, with_groups(self._recipe_of(one)), last, test)
             for last, one in zip(self._last, self._values, strict=True)
             if last is not None
         ]
-        return score_of(self._job, self._recipe(values), name, test), mean_score(all_scores)
+        return score_of(self._job, with_groups(self._recipe_of(values)), name, test), mean_score(
+            all_scores
+        )
 
     def kept_weights(self) -> Mapping[str, Tensor]:
         """Return the trained weights of the kept member."""
@@ -240,12 +281,25 @@ class SliceMembers:
         self._interval = state.interval
 
     def close(self) -> None:
-        """Do nothing: each slice closes its readers."""
+        """End what trains the slices; each of them has closed its readers."""
+        self._close()
 
-    def _recipe(self, values: Values) -> Recipe:
-        recipe = self._recipe_of(values)
-        decay = max(recipe.optimizer.weight_decay, _LEAST_DECAY)
-        return replace(recipe, optimizer=replace(recipe.optimizer, weight_decay=decay))
+
+def train_order(job: Job, recipe_of: Callable[[Values], Recipe], order: Order) -> Score:
+    """Train a slice as ordered."""
+    return train_slice(
+        job,
+        replace(with_groups(recipe_of(order.values)), seed=order.seed),
+        begin=order.begin,
+        name=order.name,
+        num_examples=order.num_examples,
+    )
+
+
+def with_groups(recipe: Recipe) -> Recipe:
+    """Return the recipe with a weight decay, so that weights with and without it are in groups."""
+    decay = max(recipe.optimizer.weight_decay, _LEAST_DECAY)
+    return replace(recipe, optimizer=replace(recipe.optimizer, weight_decay=decay))
 
 
 def _open(job: Job, recipe: Recipe, loaded: Loaded | None, num_examples: int) -> Slice:
