@@ -83,7 +83,7 @@ class Gene:
         if self.is_whole and self.scale is Scale.LINEAR:
             return int(rng.integers(round(self.low), round(self.high) + 1))
         low, high = self._scaled(self.low), self._scaled(self.high)
-        return self._fitted(self._unscaled(rng.uniform(low, high)))
+        return self.fitted(self._unscaled(rng.uniform(low, high)))
 
     def perturbed(
         self, value: Value, rng: np.random.Generator, *, factor: float, redraw_frac: float
@@ -107,9 +107,12 @@ class Gene:
             moved = value + step if is_up else value - step
         if self.is_whole and round(moved) == round(value):
             moved = value + (1 if is_up else -1)
-        return self._fitted(moved)
+        return self.fitted(moved)
 
-    def _fitted(self, value: float) -> Value:
+    def fitted(self, value: float | str) -> Value:
+        """Return the nearest value within the range."""
+        if isinstance(value, str):
+            return value
         inside = min(max(value, self.low), self.high)
         return round(inside) if self.is_whole else inside
 
@@ -245,7 +248,7 @@ def _require_valid(gene: Gene, recipe: Recipe) -> None:
     """
     ends: tuple[Value, ...] = gene.choices
     if not ends:
-        ends = (gene._fitted(gene.low), gene._fitted(gene.high))
+        ends = (gene.fitted(gene.low), gene.fitted(gene.high))
     for end in ends:
         try:
             applied(recipe, [gene], (end,))

@@ -151,7 +151,7 @@ class Population:
         scores = self.members.scores()
         found = self._moments(state, scores)
         if not any(score.is_finite for score in scores):
-            raise _all_diverged(self.folder, state.generation, self.genes)
+            raise all_diverged(self.folder, state.generation, self.genes)
         losses = [self._loss(score) for score in scores]
         best, since = state.best, state.since + 1
         first = found[ranked(losses)[0]]
@@ -200,10 +200,7 @@ class Population:
         return {gene.key: value for gene, value in zip(self.genes, values, strict=True)}
 
     def _loss(self, score: Score) -> float:
-        """Return what members are ranked by, lower is better; equal accuracies by their loss."""
-        if self.monitor is Monitor.VAL_LOSS or score.accuracy is None or not score.is_finite:
-            return score.loss
-        return -score.accuracy + 1e-6 * math.tanh(score.loss)
+        return ranking_loss(self.monitor, score)
 
     def _ended(self, state: State) -> str | None:
         """Return why a population ends after a selection, or None."""
@@ -234,6 +231,13 @@ class Population:
         if before and before != state.saved:
             _remove(self.folder / before)
         return state
+
+
+def ranking_loss(monitor: Monitor, score: Score) -> float:
+    """Return what members are ranked by, lower is better; equal accuracies by their loss."""
+    if monitor is Monitor.VAL_LOSS or score.accuracy is None or not score.is_finite:
+        return score.loss
+    return -score.accuracy + 1e-6 * math.tanh(score.loss)
 
 
 def read_state(folder: Path) -> State | None:
@@ -274,7 +278,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _all_diverged(folder: Path, generation: int, genes: Sequence[Gene]) -> DivergedError:
+def all_diverged(folder: Path, generation: int, genes: Sequence[Gene]) -> DivergedError:
+    """Return the error of an interval in which all members diverged."""
     rate = next((gene for gene in genes if gene.key == "batch.lr"), None)
     lower = "Lower the learning rate, --batch.lr"
     if rate is not None:

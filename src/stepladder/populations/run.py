@@ -6,15 +6,17 @@ import copy
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from stepladder.config.choices import PopulationEngine, TrainMode, Where
 from stepladder.config.options import JobConfig
@@ -38,8 +40,24 @@ from stepladder.populations.heads import (
     why_no_heads,
 )
 from stepladder.populations.members import Members
-from stepladder.populations.population import Limits, Population, State, forget
-from stepladder.populations.slices import SLICES, Job, SliceMembers
+from stepladder.populations.on_ray import RAY_STORAGE, train_on_ray
+from stepladder.populations.population import (
+    MAX_EPOCHS,
+    Limits,
+    Population,
+    State,
+    all_diverged,
+    forget,
+    ranking_loss,
+)
+from stepladder.populations.slices import (
+    SLICES,
+    Job,
+    SliceMembers,
+    score_of,
+    weights_of,
+    with_groups,
+)
 from stepladder.populations.stack import mean_score
 from stepladder.populations.stacked import StackedMembers, why_not_stacked
 from stepladder.records import to_json, write_bytes, write_json
@@ -47,6 +65,7 @@ from stepladder.records.population import (
     POPULATION_FILE,
     Moment,
     PopulationSummary,
+    Score,
     Winner,
 )
 from stepladder.records.run_files import RUN_MARKS, has_any
@@ -110,6 +129,11 @@ class _Material:
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(gene.key for gene in self.genes)
+
+    @property
+    def interval(self) -> int:
+        """Examples of each member between two selections."""
+        return self.job.population.interval or len(self.sources.train)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -193,34 +217,109 @@ def _train(
             display=display,
             guard=guard,
         )
-        engine, members = _members(material)
-        until_end.enter_context(closing(members))
-        population = Population(
-            members=members,
-            genes=genes,
-            config=job.population,
-            seed=job.recipe.seed,
-            limits=Limits(
-                examples=job.recipe.schedule.max_epochs * len(sources.train),
-                seconds=job.recipe.schedule.max_time_s,
-            ),
-            interval=job.population.interval or len(sources.train),
-            folder=folder.path,
-            key=_key(job, task_name, sources),
-            monitor=job.recipe.stopping.monitor,
-            own=own_values(job.recipe, genes),
-            show=show,
-            is_cancelled=lambda: bool(guard.requested),
-        )
-        with doing("training the population"):
-            state = population.run()
-        if state.ended is None:
-            raise guard.interruption(fix=_FIX)
-        with doing("judging the winner"):
-            summary = _summary(population, state, engine=engine, judged_on=judged_on)
-            _write_winner(material, population, summary, task_name=task_name)
+        if job.population.engine is PopulationEngine.RAY:
+            summary, weights = _by_ray(material)
+        else:
+            summary, weights = _here(material, until_end, show)
+        _write_winner(material, summary, weights)
     write_json(folder.path / POPULATION_FILE, to_json(summary))
     return summary
+
+
+_Shown = Callable[[Sequence[Moment], State], None]
+_Result = tuple[PopulationSummary, Mapping[str, Tensor]]
+
+
+def _here(material: _Material, until_end: ExitStack, show: _Shown) -> _Result:
+    """Train the members on this machine; return the summary and the winner's weights."""
+    job, sources = material.job, material.sources
+    engine, members = _members(material)
+    until_end.enter_context(closing(members))
+    population = Population(
+        members=members,
+        genes=material.genes,
+        config=job.population,
+        seed=job.recipe.seed,
+        limits=Limits(
+            examples=job.recipe.schedule.max_epochs * len(sources.train),
+            seconds=job.recipe.schedule.max_time_s,
+        ),
+        interval=material.interval,
+        folder=job.run.dir,
+        key=_key(job, material.task_name, sources),
+        monitor=job.recipe.stopping.monitor,
+        own=own_values(job.recipe, material.genes),
+        show=show,
+        is_cancelled=lambda: bool(material.guard.requested),
+    )
+    with doing("training the population"):
+        state = population.run()
+    if state.ended is None:
+        raise material.guard.interruption(fix=_FIX)
+    assert state.best is not None
+    with doing("judging the winner"):
+        summary = _summary(
+            material,
+            population.moments,
+            state.best,
+            members.judge(),
+            engine=engine,
+            ended=state.ended,
+            seconds=state.seconds,
+        )
+    return summary, members.kept_weights()
+
+
+def _by_ray(material: _Material) -> _Result:
+    """Let Ray Tune train the members; return the summary and the winner's weights."""
+    job, test = material.job, material.sources.test
+    _require_file(material, "population.engine")
+    folder = job.run.dir / SLICES
+    _forget_all(job.run.dir)
+    folder.mkdir(parents=True)
+    began = time.monotonic()
+    total = job.recipe.schedule.max_epochs * len(material.sources.train)
+    with doing("training the population on Ray"):
+        found = train_on_ray(
+            job,
+            material.genes,
+            config=job.run.dir / CONFIG,
+            task=material.task_name,
+            folder=folder,
+            interval=material.interval,
+            num_intervals=-(-total // material.interval),
+        )
+    finite = [moment for moment in found.moments if moment.score.is_finite]
+    if not finite:
+        raise all_diverged(job.run.dir, 0, material.genes)
+    loss = partial(ranking_loss, job.recipe.stopping.monitor)
+    best = min(finite, key=lambda moment: loss(moment.score))
+    last = max(moment.generation for moment in found.moments)
+    own = _slice_job(material, folder)
+    judged = None
+
+    def name_of(moment: Moment) -> str:
+        return found.checkpoints[moment.generation, moment.member]
+
+    def on_test(moment: Moment) -> Score:
+        assert own.sources.test is not None
+        recipe = with_groups(material.recipe_of(tuple(moment.genes.values())))
+        return score_of(own, recipe, name_of(moment), own.sources.test)
+
+    with doing("judging the winner"):
+        if test is not None:
+            others = [on_test(moment) for moment in finite if moment.generation == last]
+            judged = on_test(best), mean_score(others)
+        summary = _summary(
+            material,
+            found.moments,
+            best,
+            judged,
+            engine=PopulationEngine.RAY,
+            ended=MAX_EPOCHS,
+            seconds=time.monotonic() - began,
+        )
+    return summary, weights_of(own, name_of(best))
 
 
 def split_judges(sources: Sources, task: Task) -> tuple[Sources, str]:
@@ -412,12 +511,7 @@ def _slices(material: _Material) -> Members | str:
     job = _slice_job(material, folder)
     if config.workers == 1:
         return SliceMembers(job, material.recipe_of, seeds=material.seeds)
-    if material.task_name != BUILT_IN and ".py:" not in material.task_name:
-        raise UsageError(
-            "other processes cannot load this Task, which has no file",
-            where="population.workers",
-            fix="Pass it as FILE.py:NAME, or use 1 worker.",
-        )
+    _require_file(material, "population.workers")
     crew = Crew(
         CrewSpec(
             num=min(config.workers, config.members),
@@ -433,6 +527,17 @@ def _slices(material: _Material) -> Members | str:
         train_all=crew.train,
         close=crew.close,
     )
+
+
+def _require_file(material: _Material, where: str) -> None:
+    """Raise UsageError if other processes cannot load the Task."""
+    if material.task_name != BUILT_IN and ".py:" not in material.task_name:
+        raise UsageError(
+            "other processes cannot load this Task, which has no file",
+            where=where,
+            fix="Pass it as FILE.py:NAME, or train in this process: --population.workers 1, and no "
+            "--population.engine ray",
+        )
 
 
 def slice_job(job: JobConfig, task: Task, *, folder: Path, display: Display) -> Job:
@@ -535,59 +640,62 @@ def _held_out(source: Source, device: torch.device) -> HeldOut:
 
 
 def _summary(
-    population: Population, state: State, *, engine: PopulationEngine, judged_on: str
+    material: _Material,
+    moments: Sequence[Moment],
+    best: Moment,
+    judged: tuple[Score, Score] | None,
+    *,
+    engine: PopulationEngine,
+    ended: str,
+    seconds: float,
 ) -> PopulationSummary:
-    """Judge the winner, and return the summary."""
-    assert state.best is not None
-    judged = population.members.judge()
-    last = [one for one in population.moments if one.generation == state.generation - 1]
+    job, last = material.job, max(moment.generation for moment in moments)
     winner = Winner(
-        generation=state.best.generation,
-        member=state.best.member,
-        validation=state.best.score,
+        generation=best.generation,
+        member=best.member,
+        validation=best.score,
         judged=None if judged is None else judged[0],
-        mean_validation=mean_score([one.score for one in last]),
+        mean_validation=mean_score([one.score for one in moments if one.generation == last]),
         mean_judged=None if judged is None else judged[1],
     )
+    total = job.recipe.schedule.max_epochs * len(material.sources.train)
     return PopulationSummary(
-        job=population.folder.name,
+        job=job.run.dir.name,
         engine=engine.value,
-        monitor=population.monitor.value,
-        genes=tuple(gene.key for gene in population.genes),
-        log_genes=tuple(gene.key for gene in population.genes if gene.scale is Scale.LOG),
-        num_members=population.config.members,
-        interval=population.interval,
-        examples=state.examples,
-        ended=state.ended or "",
-        seconds=state.seconds,
-        judged_on=judged_on,
+        monitor=job.recipe.stopping.monitor.value,
+        genes=material.keys,
+        log_genes=tuple(gene.key for gene in material.genes if gene.scale is Scale.LOG),
+        num_members=job.population.members,
+        interval=material.interval,
+        examples=min(total, (last + 1) * material.interval),
+        ended=ended,
+        seconds=seconds,
+        judged_on=material.judged_on,
         winner=winner,
-        moments=tuple(population.moments),
+        moments=tuple(moments),
     )
 
 
 def _write_winner(
-    material: _Material, population: Population, summary: PopulationSummary, *, task_name: str
+    material: _Material, summary: PopulationSummary, weights: Mapping[str, Tensor]
 ) -> None:
     """Write the winner as a run, which `predict` and `export` take."""
     values = tuple(summary.path()[-1].genes.values())
     recipe = material.recipe_of(values)
     task = copy.copy(material.task)
     model = make_model(recipe, task, material.device)
-    weights = dict(population.members.kept_weights())
     if not weights.keys() <= model.state_dict().keys():
         parts = task.split(model)
         assert parts is not None
         prefix = next(name for name, module in model.named_modules() if module is parts[1])
         weights = {f"{prefix}.{name}": weight for name, weight in weights.items()}
     frozen = {name: t for name, t in model.state_dict().items() if name not in weights}
-    folder = population.folder / WINNER
+    folder = material.job.run.dir / WINNER
     shutil.rmtree(folder, ignore_errors=True)
-    steps = summary.winner.generation + 1
     Checkpoints(folder / CHECKPOINTS).save(
-        f"step-{steps:09d}",
+        f"step-{summary.winner.generation + 1:09d}",
         {"model": weights},
-        {"task": task_name, "describe": to_json(task.describe()), "top": []},
+        {"task": material.task_name, "describe": to_json(task.describe()), "top": []},
         frozen,
     )
     job = replace(material.job, recipe=recipe, run=replace(material.job.run, dir=folder))
@@ -596,6 +704,6 @@ def _write_winner(
 
 def _forget_all(folder: Path) -> None:
     forget(folder)
-    for name in (SLICES, WINNER):
+    for name in (SLICES, WINNER, RAY_STORAGE):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / POPULATION_FILE).unlink(missing_ok=True)

@@ -163,6 +163,11 @@ class Saved:
         return {name for name in (*self.names, *self.last, self.kept) if name is not None}
 
 
+def weights_of(job: Job, name: str) -> Mapping[str, Tensor]:
+    """Return the trained weights of a saved member."""
+    return _load(job.folder, name).tensors["model"]
+
+
 class SliceMembers:
     """A population whose members are checkpoints.
 
@@ -251,7 +256,7 @@ class SliceMembers:
     def kept_weights(self) -> Mapping[str, Tensor]:
         """Return the trained weights of the kept member."""
         assert self._kept is not None
-        return _load(self._job.folder, self._kept[0]).tensors["model"]
+        return weights_of(self._job, self._kept[0])
 
     def save(self, folder: Path, name: str) -> None:
         """Write which checkpoint each member has, and remove those that nothing needs."""

@@ -88,6 +88,26 @@ def run_on_ray(
             _train(num, words, folder=folder, resources=resources, restarts=restarts)
 
 
+@contextmanager
+def using_ray(num_cpus: int) -> Iterator[None]:
+    """Use Ray for a block, and drop what it prints.
+
+    The cluster is chosen as by `run_on_ray`.
+
+    Args:
+        num_cpus: that a Ray started here needs.
+
+    Raises:
+        ResourceError, UsageError: as by `run_on_ray`.
+    """
+    with _environment({**_QUIET, **_own_token()}), ExitStack() as ended:
+        _require_ray()
+        with doing("starting Ray"):
+            ended.enter_context(_cluster(num_cpus))
+        ended.enter_context(_quiet())
+        yield
+
+
 def _require_ray() -> None:
     try:
         import ray

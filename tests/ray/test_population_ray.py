@@ -1,0 +1,64 @@
+"""`population.engine ray`: Ray Tune's scheduler trains our members on a local cluster."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stepladder.config.choices import PopulationEngine, Selection
+from stepladder.config.options import JobConfig, PopulationConfig, RunConfig
+from stepladder.errors import UsageError
+from stepladder.populations.run import WINNER, train_population
+from stepladder.records.population import PopulationSummary
+from stepladder.task.load import load_task
+from stepladder.training.checkpoint.checkpoint import load_best
+from stepladder.training.output.display import Display
+from tests.unit.populations import conftest
+
+TASK = f"{conftest.__file__}:Blobs"
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray.tune")
+    root = Path(__file__).parents[2]
+    paths = [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+
+
+def train(folder: Path, **options) -> PopulationSummary:
+    settings = {"genes": "batch.lr 1e-3..1e-1 log", "engine": PopulationEngine.RAY, **options}
+    job = JobConfig(
+        recipe=replace(conftest.RECIPE, device=replace(conftest.RECIPE.device, threads=1)),
+        run=RunConfig(dir=folder),
+        population=PopulationConfig(members=4, top_frac=0.25, **settings),
+    )
+    task = load_task(TASK, store=job.recipe.data.store)
+    return train_population(job, task, task_name=TASK, display=Display(io.StringIO()))
+
+
+def test_tune_trains_and_selects_members(tmp_path: Path) -> None:
+    found = train(tmp_path / "run")
+    assert found.engine == PopulationEngine.RAY
+    assert [moment.generation for moment in found.moments] == [0] * 4 + [1] * 4 + [2] * 4
+    copies = [moment for moment in found.moments if moment.parent != moment.member]
+    assert copies, "someone took the weights of another"
+    assert all(1e-3 <= moment.genes["batch.lr"] <= 1e-1 for moment in found.moments)
+    best = min(moment.score.loss for moment in found.moments)
+    assert found.winner.validation.loss == best
+    assert found.winner.judged is not None
+    assert load_best(tmp_path / "run" / WINNER).weights
+    # a copy begins with the weights of its parent, so that it is as good at once
+    first = [moment.score.loss for moment in found.moments if moment.generation == 0]
+    for copy in (one for one in copies if one.generation == 1):
+        assert first[copy.parent] < first[copy.member]
+
+
+def test_what_tunes_scheduler_does_not_do_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"population\.selection"):
+        train(tmp_path / "run", selection=Selection.TOP_K)
