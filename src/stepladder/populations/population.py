@@ -241,7 +241,7 @@ def ranking_loss(monitor: Monitor, score: Score) -> float:
 
 
 def read_state(folder: Path) -> State | None:
-    """Return the state of a population in a folder; None if there is none.
+    """Return the state of a population in a folder, or None.
 
     Raises:
         DataError: if it is damaged.

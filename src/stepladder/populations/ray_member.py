@@ -12,7 +12,7 @@ from ray import tune
 
 from stepladder.config.load import load_job
 from stepladder.populations.genes import Values, applied, genes_of
-from stepladder.populations.run import slice_job
+from stepladder.populations.opening import slice_job
 from stepladder.populations.slices import Order, train_order
 from stepladder.records import to_json
 from stepladder.task.load import load_task

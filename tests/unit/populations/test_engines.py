@@ -14,8 +14,9 @@ from stepladder.config.recipe import BatchConfig, HeadConfig, OptimizerConfig, S
 from stepladder.errors import DataError, DivergedError, InterruptedRun, UsageError
 from stepladder.populations import run as module
 from stepladder.populations import slices
+from stepladder.populations.opening import HALF_OF_VAL
 from stepladder.populations.population import LINEAGE_FILE, STATE_FILE
-from stepladder.populations.run import HALF_OF_VAL, WINNER
+from stepladder.populations.run import WINNER
 from stepladder.records.from_json import read_record
 from stepladder.records.population import POPULATION_FILE, PopulationSummary
 from stepladder.training.checkpoint.checkpoint import load_best

@@ -1,4 +1,4 @@
-"""Give each layer a learning rate of its own, where the batch is very large."""
+"""Use a learning rate for each layer, where the batch is very large."""
 
 from __future__ import annotations
 
