@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.cli.commands import climb, fit_recipe, prepare, train
+from stepladder.cli.commands import climb, fit_recipe, population, prepare, train
 from stepladder.cli.job_flags import read_job, seconds_of
 from stepladder.cli.main import main
 from stepladder.config.choices import ClimbAim, Encoding, TrainMode
@@ -127,6 +127,8 @@ def test_every_option_is_a_flag_of_its_command(group: str) -> None:
     typed = [word for of_option in words.values() for word in of_option]
     if group == "ladder":
         _, resolved = read_job(climb.Flags, typed, command="climb")
+    elif group == "population":
+        _, resolved = read_job(population.Flags, typed, command="population")
     else:
         _, resolved = train.read(typed)
     for key, option in listed.items():

@@ -125,7 +125,7 @@ def test_every_page_of_ours_is_known_by_its_title() -> None:
     templates = (DOCS.parent / "src" / "stepladder" / "reporting" / "templates").glob("*.html")
     read = [path.read_text(encoding="utf-8") for path in templates]
     texts = [text for text in read if '{% extends "page.html" %}' in text]
-    assert len(texts) == 10
+    assert len(texts) == 11
     for text in texts:
         title = text.partition("{% block title %}")[2].partition("{% endblock %}")[0]
         assert re.search(r" · stepladder [a-z]+$", title)

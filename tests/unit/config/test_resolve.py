@@ -60,7 +60,7 @@ def test_a_call_takes_plain_values_and_members() -> None:
     ("key", "value", "words"),
     [
         ("batch.lrr", 1, "Did you mean batch.lr?"),
-        ("patience", 1, "Did you mean stopping.patience?"),
+        ("patience", 1, "Did you mean stopping.patience or population.patience?"),
         ("seed", True, "True is not a whole number"),
         ("seed", 1.0, "1.0 is not a whole number"),
         ("seed", "1", "1 is not a whole number"),

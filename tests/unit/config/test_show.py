@@ -77,7 +77,7 @@ def test_the_defaults_say_every_option_in_order() -> None:
     ]
     assert keys == list(options())
     assert [*tree][:2] == ["prepare", "seed"]
-    assert [*tree][-2:] == ["run", "ladder"]
+    assert [*tree][-3:] == ["run", "ladder", "population"]
 
 
 def test_show_gives_each_value_with_its_place_and_stays_yaml(tmp_path: Path) -> None:
