@@ -53,6 +53,18 @@ SECTIONS = (
         "accuracy is then unknown. One run to its end, by Lightning's EarlyStopping, took 1,102 s "
         "and had 87.6 % on test, where ours had 89.2 %.",
     ),
+    Section(
+        "heads_at_once",
+        "Heads in one program",
+        "A population of linear heads on features, trained by `stepladder population` in one "
+        "program, and in turn by plain PyTorch loops.",
+    ),
+    Section(
+        "against_search",
+        "Populations and other searches",
+        "The best head that a population, random search and successive halving find with the same "
+        "number of epochs, judged on examples that chose nothing.",
+    ),
     Section("climbs", "Ten climbs", "How often climbs with different seeds decide alike."),
     Section(
         "loaded_climbs",
