@@ -54,8 +54,9 @@ _PROMISED: Final = 0.9
 _MUCH: Final = 1.2
 _MAX_COUNT_S: Final = 180.0
 """Seconds that a script is run to see whether it takes enough steps for a change to pay off."""
-_COUNTED: Final = 20
-"""Parts in which these steps are counted."""
+_COUNT_BLOCKS: Final = 20
+_COUNT_BLOCK_S: Final = 2.0
+"""At most, of the blocks in which these steps are counted: only whole ones are."""
 AGAIN: Final = f"{WORK}/again"
 _FOREVER: Final = float("inf")
 
@@ -383,10 +384,12 @@ class ScriptRun:
             return
         self.say(f"running the script for {num:,} steps, to see whether it takes so many …")
         arm, done = self._work.arm(Settings()), 1
+        in_time = math.ceil(_COUNT_BLOCK_S / max(facts.step_s, 1e-9))
+        block = max(1, min(in_time, math.ceil(num / _COUNT_BLOCKS)))
         try:
             with opened((arm,), wait_s=self.options.max_wait_s, what="starting the script"):
                 while done < num:
-                    part = min(num - done, math.ceil(num / _COUNTED))
+                    part = min(num - done, block)
                     arm.block(part, wait_s=2 * limit_s)
                     done += part
             self._facts = replace(facts, num_steps=num)  # it takes so many at least
