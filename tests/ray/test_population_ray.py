@@ -46,6 +46,8 @@ def test_tune_trains_and_selects_members(tmp_path: Path) -> None:
     found = train(tmp_path / "run")
     assert found.engine == PopulationEngine.RAY
     assert [moment.generation for moment in found.moments] == [0] * 4 + [1] * 4 + [2] * 4
+    assert all(one.parent == one.member for one in found.moments if one.generation == 0)
+    assert len({one.score.loss for one in found.moments if one.generation == 0}) == 4
     copies = [moment for moment in found.moments if moment.parent != moment.member]
     assert copies, "someone took the weights of another"
     assert all(1e-3 <= moment.genes["batch.lr"] <= 1e-1 for moment in found.moments)
@@ -57,6 +59,10 @@ def test_tune_trains_and_selects_members(tmp_path: Path) -> None:
     first = [moment.score.loss for moment in found.moments if moment.generation == 0]
     for copy in (one for one in copies if one.generation == 1):
         assert first[copy.parent] < first[copy.member]
+
+    with pytest.raises(UsageError, match="has a population"):
+        train(tmp_path / "run")
+    assert load_best(tmp_path / "run" / WINNER).weights, "nothing was lost"
 
 
 def test_what_tunes_scheduler_does_not_do_is_refused(tmp_path: Path) -> None:

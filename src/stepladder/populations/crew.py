@@ -149,7 +149,7 @@ class _Worker:
                 "seed": order.seed,
                 "begin": order.begin,
                 "name": order.name,
-                "num_examples": order.num_examples,
+                "until": order.until,
             }
         )
         return from_json(Score, self.receive()["score"])

@@ -17,6 +17,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import find_option
 from stepladder.config.schema import Option, build
 from stepladder.errors import UsageError
+from stepladder.optim.table import spec_of
 
 Value = float | int | str
 Values = tuple[Value, ...]
@@ -26,6 +27,7 @@ KEY: Final = "population.genes"
 _NUMBER: Final = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE: Final = re.compile(rf"({_NUMBER})\s*\.\.\s*({_NUMBER})(?:\s+(log))?")
 _EXAMPLE: Final = "batch.lr 1e-4..1e-1 log"
+_COMMON: Final = ("weight_decay", "clip_norm")  # options of all optimizers
 MOVABLE: Final = (
     "batch.lr",
     "batch.global_batch_size",
@@ -150,6 +152,32 @@ def genes_of(text: str, recipe: Recipe) -> tuple[Gene, ...]:
     for gene in genes:
         _require_valid(gene, recipe)
     return genes
+
+
+def require_effect(genes: Sequence[Gene], recipe: Recipe) -> None:
+    """Check that no gene is an option that the recipe does not use.
+
+    Raises:
+        UsageError: if one is.
+    """
+    spec, keys = spec_of(recipe.optimizer.name), [gene.key for gene in genes]
+    for key in keys:
+        group, _, name = key.partition(".")
+        if group == "optimizer" and name not in (*spec.options, *_COMMON):
+            named = ", ".join(f"optimizer.{one}" for one in (*spec.options, *_COMMON))
+            raise UsageError(
+                f"{key} has no effect: {spec.title} does not use it",
+                where=KEY,
+                fix=f"Use some of {named}, or another --optimizer.name.",
+            )
+    ops = "augment.randaugment_ops"
+    has_ops = recipe.augment.randaugment_ops > 0 or ops in keys
+    if "augment.randaugment_magnitude" in keys and not has_ops:
+        raise UsageError(
+            "augment.randaugment_magnitude has no effect: RandAugment is off",
+            where=KEY,
+            fix="Switch it on: --augment.randaugment-ops 2",
+        )
 
 
 def applied(recipe: Recipe, genes: Sequence[Gene], values: Values) -> Recipe:

@@ -119,14 +119,7 @@ class Population:
         self.folder.mkdir(parents=True, exist_ok=True)
         state = read_state(self.folder)
         if state is not None:
-            if state.key != self.key:
-                raise UsageError(
-                    "the folder has another population: its job, its genes, its data or another "
-                    "option differ",
-                    where=str(self.folder),
-                    fix="Choose another folder with --run.dir FOLDER, or add --overwrite to remove "
-                    "that population.",
-                )
+            refuse_other(self.folder, self.key)
             self.moments = [
                 moment
                 for moment in read_moments(self.folder)
@@ -248,6 +241,27 @@ def read_state(folder: Path) -> State | None:
     """
     path = folder / STATE_FILE
     return read_record(State, path) if path.is_file() else None
+
+
+def refuse_other(folder: Path, key: str) -> None:
+    """Check that a folder has no population of another job.
+
+    Args:
+        key: of the job and its options.
+
+    Raises:
+        UsageError: if it has.
+        DataError: if its state is damaged.
+    """
+    state = read_state(folder)
+    if state is None or state.key == key:
+        return
+    raise UsageError(
+        "the folder has another population: its job, its genes, its data or another option differ",
+        where=str(folder),
+        fix="Choose another folder with --run.dir FOLDER, or add --overwrite to remove that "
+        "population.",
+    )
 
 
 def read_moments(folder: Path) -> list[Moment]:

@@ -55,7 +55,7 @@ class RayMember(tune.Trainable):  # type: ignore[misc]
             seed=recipe.seed + self._spec["seeds"][self.trial_id.rpartition("_")[2]],
             begin=self._name,
             name=name,
-            num_examples=self._spec["interval"],
+            until=(self.iteration + 1) * self._spec["interval"],
         )
         score = train_order(
             self._opened, lambda values: applied(recipe, self._genes, values), order
@@ -82,7 +82,11 @@ class RayMember(tune.Trainable):  # type: ignore[misc]
         self._name, self._parent = found["name"], found["member"]
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take other genes, without opening the job again."""
+        """Become another member, or take other genes, without opening the job again.
+
+        Weights come by `load_checkpoint` afterwards, if it has some.
+        """
+        self._name, self._parent = None, self.trial_id
         self._values = self._of(new_config)
         return True
 

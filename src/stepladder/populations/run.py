@@ -26,17 +26,19 @@ from stepladder.errors import UsageError
 from stepladder.machine.activity import doing
 from stepladder.measuring.probe import untouched
 from stepladder.populations.engines import Material, members_of, require_file, slices_of
-from stepladder.populations.genes import Gene, Scale, genes_of, own_values
+from stepladder.populations.genes import Gene, Scale, genes_of, own_values, require_effect
 from stepladder.populations.on_ray import RAY_STORAGE, train_on_ray
 from stepladder.populations.opening import split_judges
 from stepladder.populations.population import (
     MAX_EPOCHS,
+    STATE_FILE,
     Limits,
     Population,
     State,
     all_diverged,
     forget,
     ranking_loss,
+    refuse_other,
 )
 from stepladder.populations.slices import (
     SLICES,
@@ -99,6 +101,7 @@ def train_population(
     """
     genes = genes_of(job.population.genes, job.recipe)
     _require_job(job.recipe)
+    require_effect(genes, job.recipe)
     with untouched():
         return _train(
             job,
@@ -134,6 +137,9 @@ def _train(
         _refuse_run(folder.path)
         if overwrite:
             _forget_all(folder.path)
+        refuse_other(folder.path, _key(job, task_name, sources))
+        if job.population.engine is PopulationEngine.RAY:
+            _refuse_finished(folder.path)
         folder.write_config(dump_job(job))
         guard = until_end.enter_context(SignalGuard())
         material = Material(
@@ -277,6 +283,16 @@ def _refuse_run(folder: Path) -> None:
             "the folder has a training or a climb",
             where=str(folder),
             fix="Choose another folder for the population: --run.dir FOLDER",
+        )
+
+
+def _refuse_finished(folder: Path) -> None:
+    """Raise UsageError if Ray would replace a population: it cannot resume one."""
+    if any((folder / name).is_file() for name in (STATE_FILE, POPULATION_FILE)):
+        raise UsageError(
+            "the folder has a population, and one that Ray trains begins again each time",
+            where=str(folder),
+            fix="Choose another folder with --run.dir FOLDER, or add --overwrite.",
         )
 
 

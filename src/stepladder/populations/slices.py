@@ -57,18 +57,15 @@ class Slice(Training):
     """A part of a member's training, which ends after a number of examples.
 
     Attributes:
-        until: examples seen at its end.
+        until: examples of the member at its end. A batch is not divided: what it has beyond that,
+            the next slice has less.
     """
 
     until: int
 
-    def num_left(self) -> int:
-        """Return the examples until the end."""
-        return self.until - self.position.num_examples_seen
-
     def reason_to_stop(self) -> str | None:
         """Return why the slice ends, or None; early stopping is left to the population."""
-        return _ENOUGH if self.num_left() <= 0 else None
+        return _ENOUGH if self.position.num_examples_seen >= self.until else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,20 +84,19 @@ class Job:
     folder: Path
 
 
-def train_slice(
-    job: Job, recipe: Recipe, *, begin: str | None, name: str, num_examples: int
-) -> Score:
+def train_slice(job: Job, recipe: Recipe, *, begin: str | None, name: str, until: int) -> Score:
     """Train a member for an interval, save it, and return its score on the validation split.
 
     Args:
         recipe: of the member, with its seed and genes.
         begin: name of the checkpoint that it begins from; None: initial weights.
         name: of the checkpoint that is written; none is if training diverged.
+        until: examples of the member at the end.
     """
     loaded = None if begin is None else _load(job.folder, begin)
     with untouched():
         use_threads(recipe)
-        with closing(_open(job, recipe, loaded, num_examples)) as training:
+        with closing(_open(job, recipe, loaded, until)) as training:
             try:
                 fit(training)
                 training.check_finite()
@@ -126,13 +122,14 @@ class Order:
         values: genes of the member; seed: of its initial weights and order.
         begin: name of the checkpoint that it begins from; None: initial weights.
         name: of the checkpoint that is written.
+        until: examples of the member at its end.
     """
 
     values: Values
     seed: int
     begin: str | None
     name: str
-    num_examples: int
+    until: int
 
 
 TrainAll = Callable[[Sequence[Order]], list[Score]]
@@ -149,6 +146,7 @@ class Saved:
         values: genes in the last slices.
         kept, kept_values: of the best member.
         interval: the next one.
+        until: examples of each member so far.
     """
 
     names: tuple[str | None, ...]
@@ -157,6 +155,7 @@ class Saved:
     kept: str | None
     kept_values: tuple[float | int | str, ...]
     interval: int
+    until: int
 
     def needed(self) -> set[str]:
         """Return the names of all checkpoints."""
@@ -195,18 +194,19 @@ class SliceMembers:
         self._scores: list[Score] = []
         self._kept: tuple[str, Values] | None = None
         self._values: Sequence[Values] = ()
-        self._interval = 0
+        self._interval = self._until = 0
 
     def train(self, values: Sequence[Values], num_examples: int) -> None:
         """Train each member for a slice."""
         self._values = tuple(values)
+        self._until += num_examples
         orders = [
             Order(
                 values=one,
                 seed=self._seeds[idx],
                 begin=self._names[idx],
                 name=f"{self._interval:06d}-{idx:03d}",
-                num_examples=num_examples,
+                until=self._until,
             )
             for idx, one in enumerate(values)
         ]
@@ -267,6 +267,7 @@ class SliceMembers:
             kept=None if self._kept is None else self._kept[0],
             kept_values=() if self._kept is None else self._kept[1],
             interval=self._interval,
+            until=self._until,
         )
         before = [
             read_record(Saved, path) for path in folder.glob("members-*") if path.name != name
@@ -283,7 +284,7 @@ class SliceMembers:
         self._names, self._last = list(state.names), list(state.last)
         self._values = state.values
         self._kept = None if state.kept is None else (state.kept, state.kept_values)
-        self._interval = state.interval
+        self._interval, self._until = state.interval, state.until
 
     def close(self) -> None:
         """End what trains the slices; each of them has closed its readers."""
@@ -297,7 +298,7 @@ def train_order(job: Job, recipe_of: Callable[[Values], Recipe], order: Order) -
         replace(with_groups(recipe_of(order.values)), seed=order.seed),
         begin=order.begin,
         name=order.name,
-        num_examples=order.num_examples,
+        until=order.until,
     )
 
 
@@ -307,7 +308,7 @@ def with_groups(recipe: Recipe) -> Recipe:
     return replace(recipe, optimizer=replace(recipe.optimizer, weight_decay=decay))
 
 
-def _open(job: Job, recipe: Recipe, loaded: Loaded | None, num_examples: int) -> Slice:
+def _open(job: Job, recipe: Recipe, loaded: Loaded | None, until: int) -> Slice:
     """Open the training of a member where a checkpoint ends."""
     task = copy.copy(job.task)
     model = make_model(recipe, task, job.device)
@@ -321,7 +322,7 @@ def _open(job: Job, recipe: Recipe, loaded: Loaded | None, num_examples: int) ->
         clock=make_clock(job.device),
         stage=stages_of(recipe.train, recipe.batch)[-1],
         position=position,
-        until=position.num_examples_seen + num_examples,
+        until=until,
     )
     if loaded is not None:
         groups = training.parts.update.optimizer.param_groups

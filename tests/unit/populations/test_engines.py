@@ -68,6 +68,21 @@ def test_an_interval_may_end_within_an_epoch_and_a_batch(train: Train) -> None:
         assert (found.examples, found.num_generations) == (288, 8)
 
 
+def test_slices_do_not_add_up_to_more_examples(train: Train, monkeypatch) -> None:
+    """Batches of 16 end beyond 40 examples; the next slice is shorter for it."""
+    seen = []
+    original = slices.fit
+
+    def fitted(training):
+        reason = original(training)
+        seen.append(training.position.num_examples_seen)
+        return reason
+
+    monkeypatch.setattr(slices, "fit", fitted)
+    train(engine=PopulationEngine.SLICES, interval=40, members=2)
+    assert seen[::2] == [48, 80, 128, 160, 208, 240, 288, 288]
+
+
 @pytest.mark.parametrize("fatal", range(1, 12, 2))
 def test_slices_go_on_after_a_kill(train: Train, monkeypatch, fatal: int) -> None:
     class Killed(BaseException):
@@ -216,6 +231,8 @@ def test_another_population_is_not_overwritten_unasked(train: Train, tmp_path) -
     with pytest.raises(UsageError, match="another population") as caught:
         train(engine=PopulationEngine.SLICES, members=5)
     assert "--overwrite" in str(caught.value.fix)
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    assert "members: 4" in config, "also the config is that of the population"
     assert same(train(engine=PopulationEngine.SLICES), found), "nothing was lost"
     other = train(engine=PopulationEngine.SLICES, members=5, overwrite=True)
     assert other.num_members == 5

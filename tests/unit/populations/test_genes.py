@@ -14,7 +14,15 @@ from stepladder.config.load import load_job
 from stepladder.config.recipe import BatchConfig, HeadConfig, Recipe
 from stepladder.config.show import dump_job
 from stepladder.errors import UsageError
-from stepladder.populations.genes import MOVABLE, Gene, Scale, applied, genes_of, own_values
+from stepladder.populations.genes import (
+    MOVABLE,
+    Gene,
+    Scale,
+    applied,
+    genes_of,
+    own_values,
+    require_effect,
+)
 
 DECLARED = (
     "batch.lr 1e-4..1e-1 log, head.dropout 0..0.6; batch.global_batch_size 8..64\n"
@@ -121,6 +129,25 @@ def test_values_stay_in_their_range_and_move(gene: Gene, seed: int, factor: floa
         assert gene.low <= one <= gene.high
         assert not gene.is_whole or isinstance(one, int)
     assert moved != value or value in (gene.low, gene.high)
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe", "reason"),
+    [
+        ("optimizer.damping 1e-3..1 log", Recipe(), "NAdam does not use it"),
+        ("augment.randaugment_magnitude 0..9", Recipe(), "RandAugment is off"),
+    ],
+)
+def test_genes_without_effect_are_refused(text: str, recipe: Recipe, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        require_effect(genes_of(text, recipe), recipe)
+
+
+def test_genes_with_effect() -> None:
+    some = "optimizer.beta1 0.5..0.9, optimizer.weight_decay 0..0.1, batch.lr 1e-3..1"
+    require_effect(genes_of(some, Recipe()), Recipe())
+    both = "augment.randaugment_magnitude 0..9, augment.randaugment_ops 1..3"
+    require_effect(genes_of(both, Recipe()), Recipe())
 
 
 def test_zero_can_be_left_on_a_range_without_logarithm() -> None:
