@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from stepladder.machine.contention import MAX_CORES_MISSING
@@ -34,6 +34,21 @@ _MAX_OTHERS: Final = 4
 _LOOSE: Final = 2.0  # a loose bound is ranked as if it saved this many times less
 _EXPLAINED: Final = 0.5  # of a general cause, by a more specific one
 AS_IS: Final = "as_is"
+_CAUSES: Final[tuple[Callable[[Evidence], list[Cause]], ...]] = (
+    optimizer_causes,
+    table_causes,
+    denormal_causes,
+    model_causes,
+    loop_causes,
+    filled_causes,
+    masked_causes,
+    rhythm_causes,
+    hook_causes,
+    graph_causes,
+    store_causes,
+    growth_causes,
+    own_lines,
+)
 _REPLAYED: Final = {
     "mixed_precision": "bfloat16 autocast",
     "channels_last": "channels_last memory format (NHWC)",
@@ -49,11 +64,13 @@ class Advice:
         next: the one with the largest gain; None if too few steps were seen.
         is_bound: its gain is only a bound.
         others: further ones, in order.
+        errors: internal errors of causes, which could not be tried.
     """
 
     next: NextStep | None
     is_bound: bool = True
     others: tuple[NextStep, ...] = ()
+    errors: tuple[str, ...] = ()
 
 
 def next_step(
@@ -90,30 +107,37 @@ def next_step(
         num_validations=num_validations,
     )
     wait = _data_share(times, num_steps, facts, replays)
-    causes = _distinct(
-        [
-            *loader_causes(evidence, wait),
-            *optimizer_causes(evidence),
-            *table_causes(evidence),
-            *denormal_causes(evidence),
-            *model_causes(evidence),
-            *loop_causes(evidence),
-            *filled_causes(evidence),
-            *masked_causes(evidence),
-            *rhythm_causes(evidence),
-            *hook_causes(evidence),
-            *graph_causes(evidence),
-            *store_causes(evidence),
-            *growth_causes(evidence),
-            *own_lines(evidence),
-        ]
-    )
+    found, errors = _tried(evidence, lambda known: loader_causes(known, wait), *_CAUSES)
+    return replace(_ranked(_distinct(found), times, evidence, replays), errors=errors)
+
+
+def _tried(
+    evidence: Evidence, *causes: Callable[[Evidence], list[Cause]]
+) -> tuple[list[Cause], tuple[str, ...]]:
+    """Return the causes that hold, and the errors of those that could not be tried."""
+    found: list[Cause] = []
+    errors: list[str] = []
+    for cause in causes:
+        try:
+            found += cause(evidence)
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    return found, tuple(errors)
+
+
+def _ranked(
+    causes: Sequence[Cause],
+    times: Sequence[PhaseTime],
+    evidence: Evidence,
+    replays: Sequence[Replay],
+) -> Advice:
+    """Return causes that are worth a step in order, with the gain that a replay measured."""
     ranked = sorted(causes, key=_worth, reverse=True)
     useful = [cause for cause in ranked if cause.gain >= MIN_GAIN]
     steps = [_step_of(cause) for cause in useful]
     best = useful[0] if useful else None
-    if _spins_beside_others(facts):
-        waiting = _sleep_sooner(facts)
+    if _spins_beside_others(evidence.facts):
+        waiting = _sleep_sooner(evidence.facts)
         if best is None or _worth(best) < _worth(_spinning(evidence)):
             return Advice(next=waiting, others=tuple(steps[:_MAX_OTHERS]))
         steps = [steps[0], waiting, *steps[1:]]

@@ -265,7 +265,10 @@ def report_of(
         is_bound=advice.is_bound,
         others=advice.others,
         findings=findings_of(seen),
-        not_seen=not_seen_of(watcher),
+        not_seen=(
+            *not_seen_of(watcher),
+            *(f"One cause of slow steps, because of an internal error: {e}" for e in advice.errors),
+        ),
         loss_steps=loss_steps,
         loss_values=loss_values,
         replays=tuple(replays),

@@ -44,7 +44,9 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
             ending = Ending(exit_code=1, words=f"it raised {type(error).__name__}")
         finally:
             session.finish(ending)
-        return reports[0]
+        report = reports[0]
+        assert not [line for line in report.not_seen if "internal error" in line]
+        return report
 
     return run
 

@@ -9,13 +9,25 @@ import torch
 import torch.nn.functional as F
 
 from stepladder.records.watch import PhaseTime
+from stepladder.watching import advice
 from stepladder.watching.advice import next_step
 from stepladder.watching.causes.contract import Cause, Evidence
 from stepladder.watching.causes.growth import growth_causes, growth_of
 from stepladder.watching.causes.lines import heaviest, inner_loops, kind_of, own_lines
 from stepladder.watching.causes.rhythm import rhythm_causes
 from stepladder.watching.hooks.costs.waste import enlarged_from
-from stepladder.watching.seen.costs import BACKWARD, FORWARD, OWN, SampleSeen, Spot, StacksSeen
+from stepladder.watching.seen.costs import (
+    BACKWARD,
+    DATA,
+    FORWARD,
+    HOOK,
+    OPTIMIZER,
+    OWN,
+    SAVE,
+    SampleSeen,
+    Spot,
+    StacksSeen,
+)
 from stepladder.watching.seen.models import ModelSeen
 from stepladder.watching.seen.seen import Seen
 
@@ -215,6 +227,30 @@ def test_spinning_threads_come_after_what_takes_more() -> None:
     assert found.next is not None
     assert found.next.rung == "no_sleep"
     assert [step.rung for step in found.others] == ["threads_sleep"]
+
+
+@pytest.mark.parametrize("part", [DATA, FORWARD, BACKWARD, OPTIMIZER, SAVE, HOOK, OWN])
+@pytest.mark.parametrize("is_validation", [False, True])
+def test_samples_in_no_line_of_the_script_are_no_error(part: str, *, is_validation: bool) -> None:
+    bare = replace(sample(part, 1.0), is_validation=is_validation, num_inside=1)
+    phases = times(forward=0.3, backward=0.3, optimizer=0.1, data_wait=0.1, own_code=0.2)
+    for samples in ([bare], [*COMPUTED, bare], [bare, bare]):
+        seen = seen_of(*samples)
+        seen.costs.num_nodes = 100_000
+        found = next_step(phases, 100, {"device": "cpu"}, seen=seen)
+        assert found.errors == ()
+
+
+def test_an_error_of_one_cause_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Evidence) -> list[Cause]:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(advice, "_CAUSES", (fails, *advice._CAUSES))
+    seen = seen_of(*COMPUTED, sample(OWN, 0.6, spot(12, "time.sleep(1)")))
+    found = next_step(times(forward=0.2, own_code=0.8), 100, {"device": "cpu"}, seen=seen)
+    assert found.next is not None
+    assert found.next.rung == "no_sleep"
+    assert found.errors == ("IndexError: tuple index out of range",)
 
 
 def test_a_gain_is_bounded_by_amdahls_law() -> None:

@@ -246,6 +246,8 @@ def level_of(spots: Sequence[Spot], loop: Spot | None) -> int:
 
 def inner_loops(spots: Sequence[Spot], loop: Spot | None) -> tuple[str, ...]:
     """Return the headers of loops around the innermost line, without those of training."""
+    if not spots:
+        return ()
     at = level_of(spots, loop)
     outer = set(loop.loops) if loop is not None else set()
     found = [header for header in spots[at].loops if header not in outer]

@@ -228,10 +228,13 @@ class Session:
         write_rank(self.folder, report, RankRecord(report=its, seen=self._rank))
 
     def _final(self, ending: Ending, wall_s: float) -> WatchReport:
-        from stepladder.watching.report import report_of, unwatched
+        from stepladder.watching.report import unwatched
 
-        watcher = self._watcher
-        if watcher is None:
+        try:
+            report = self._watched(ending, wall_s) if self._watcher is not None else None
+        except Exception as error:  # say so, and keep how the script ended
+            report, self._error = None, f"{type(error).__name__}: {error}"
+        if report is None:
             report = unwatched(
                 self.script,
                 self.args,
@@ -240,7 +243,11 @@ class Session:
                 wall_s=wall_s,
                 error=self._error,
             )
-            return self._with_crash(report, ending)
+        return self._with_crash(report, ending)
+
+    def _watched(self, ending: Ending, wall_s: float) -> WatchReport:
+        watcher = self._watcher
+        assert watcher is not None
         watcher.stop()
         for one in self._after_last if not ending.signal_number else ():
             one.replay()
@@ -250,7 +257,7 @@ class Session:
             began = perf_counter()
             replays = self._kept.replay()
             probe_s = perf_counter() - began
-        report = report_of(
+        return self._report_of(
             watcher,
             script=self.script,
             args=self.args,
@@ -261,7 +268,6 @@ class Session:
             replays=replays,
             wall_s=wall_s,
         )
-        return self._with_crash(report, ending)
 
     def _with_crash(self, report: WatchReport, ending: Ending) -> WatchReport:
         where = self._own.innermost(ending.frames)

@@ -16,6 +16,7 @@ import stepladder
 from stepladder.records.findings import Outcome
 from stepladder.records.watch import WatchReport
 from stepladder.reporting.pages.watch_page import render_watch
+from stepladder.watching import report as report_module
 from stepladder.watching.hooks.losses import losses as losses_module
 from stepladder.watching.script import session as session_module
 
@@ -273,6 +274,19 @@ def test_a_watcher_that_cannot_begin_is_reported_and_the_block_runs(
         assert torch.ones(1).item() == 1
     assert watching.report is not None
     assert "half a package" in (watching.report.watcher_error or "")
+
+
+def test_a_report_that_cannot_be_built_is_written_with_the_reason(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object) -> None:
+        raise ZeroDivisionError("as planned")
+
+    monkeypatch.setattr(report_module, "times_of", fails)
+    report = watched(loop())
+    assert report.exit_code == 0
+    assert report.ending == "it ran to completion"
+    assert report.watcher_error == "ZeroDivisionError: as planned"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
