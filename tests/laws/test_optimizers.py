@@ -427,7 +427,7 @@ def test_warm_up_is_for_a_rate_that_grew(spec: OptimizerSpec) -> None:
     assert not spec.batch_rule.needs_warmup(1.0)
 
 
-@pytest.mark.parametrize(("rule", "wanted"), list(zip(LrRule, (1.0, 4.0, 2.0), strict=True)))
+@pytest.mark.parametrize(("rule", "wanted"), list(zip(LrRule, (1.0, 4.0, 2.0, 1.0), strict=True)))
 def test_a_rule_for_the_batch_scales_the_learning_rate(rule: LrRule, wanted: float) -> None:
     batch = BatchConfig(global_batch_size=64, base_batch_size=16, lr=1.0, lr_rule=rule)
     assert base_lr(batch) == wanted

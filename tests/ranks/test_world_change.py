@@ -72,3 +72,33 @@ def test_by_default_the_global_batch_stays(tmp_path: Path) -> None:
     events = resumed(tmp_path / "run", (2, 1))
     assert not [event for event in events if event["event"] == "world_change"]
     assert [event["step"] for event in events if event["event"] == "train"][-1] == 10
+
+
+@pytest.mark.distributed
+def test_adascale_measures_what_more_devices_are_worth(tmp_path: Path) -> None:
+    """The schedule counts steps of the first batch; the rate is at most that of the linear rule."""
+    more = {
+        "run.on_world_change": "scale_batch",
+        "batch.lr_rule": "adascale",
+        "schedule.max_epochs": 3,
+    }
+    events = resumed(tmp_path / "run", (1, 2), **more)
+    steps = [event for event in events if event["event"] == "train"]
+    gains = [event["lr_gain"] for event in steps]
+    assert gains[:FIRST_STEPS] == [1.0] * FIRST_STEPS
+    assert max(gains[FIRST_STEPS:]) > 1
+    assert all(1 <= gain <= 2 for gain in gains[FIRST_STEPS:])
+    rates = [event["learning_rate"] for event in steps]
+    assert rates == pytest.approx([0.05 * gain for gain in gains])
+
+
+@pytest.mark.distributed
+def test_two_ranks_measure_what_two_parts_in_one_process_do(tmp_path: Path) -> None:
+    more = {"batch.lr_rule": "adascale", "batch.base_batch_size": 2}
+    found = []
+    for num in (1, 2):
+        run_ranks(num, [call(tmp_path / f"run-{num}", **more)], tmp_path)
+        events = read_jsonl(tmp_path / f"run-{num}" / "events.jsonl")
+        found.append([event["lr_gain"] for event in events if event["event"] == "train"])
+    assert found[0][:5] == pytest.approx(found[1][:5], rel=1e-3)
+    assert found[0][0] > 1

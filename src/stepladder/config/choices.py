@@ -245,6 +245,7 @@ class LrRule(StrEnum):
     NONE = "none"
     LINEAR = "linear"
     SQRT = "sqrt"
+    ADASCALE = "adascale"
 
 
 class OptimizerName(StrEnum):

@@ -163,7 +163,9 @@ class BatchConfig:
     lr_all: float = 1e-4
     """Learning rate of the second stage of head_then_all, at base_batch_size."""
     lr_rule: LrRule = LrRule.NONE
-    """How to scale the learning rate with global_batch_size / base_batch_size."""
+    """How to scale the learning rate with global_batch_size / base_batch_size. adascale (for SGD)
+    measures in each step what the larger batch is worth; epochs, and the steps of the schedule, are
+    then counted in steps of base_batch_size, so that training takes more epochs than max_epochs."""
     base_batch_size: int = 16
     """Batch size for which lr was chosen."""
 

@@ -24,7 +24,7 @@ def base_lr(batch: BatchConfig, *, is_second_stage: bool = False) -> float:
     chosen = batch.lr_all if is_second_stage else batch.lr
     ratio = batch.global_batch_size / batch.base_batch_size
     match batch.lr_rule:
-        case LrRule.NONE:
+        case LrRule.NONE | LrRule.ADASCALE:  # which multiplies it by a measured gain
             return chosen
         case LrRule.LINEAR:
             return chosen * ratio
@@ -42,8 +42,8 @@ def horizon_steps(schedule: ScheduleConfig, *, steps_per_epoch: int) -> int:
     return planned if schedule.max_steps is None else min(planned, schedule.max_steps)
 
 
-def lr_at(step: int, *, base: float, schedule: ScheduleConfig, steps_per_epoch: int) -> float:
-    """Return the learning rate of a step, counted from 0.
+def lr_at(step: float, *, base: float, schedule: ScheduleConfig, steps_per_epoch: int) -> float:
+    """Return the learning rate of a step, counted from 0; AdaScale's may be fractions.
 
     Warm-up: base x (step + 1) / warmup_steps. Then constant, or
 

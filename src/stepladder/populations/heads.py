@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepladder.config.choices import ClassWeights, Precision
+from stepladder.config.choices import ClassWeights, LrRule, Precision
 from stepladder.config.recipe import Recipe
 from stepladder.data.order.order import Order, samples_of
 from stepladder.errors import ResourceError
@@ -357,6 +357,7 @@ def why_no_heads(recipe: Recipe, genes: Sequence[str]) -> str | None:
         "the head has a hidden layer": recipe.head.hidden > 0,
         "heads are trained in float32": recipe.device.precision is not Precision.FP32,
         "gradients are accumulated": recipe.batch.micro_batch_size is not None,
+        "AdaScale compares the gradients of each member": (recipe.batch.lr_rule is LrRule.ADASCALE),
         "augmented pictures need cached views (--features.cached-views 4)": (
             "augment.randaugment_magnitude" in genes and not has_views
         ),

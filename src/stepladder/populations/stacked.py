@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from stepladder.config.choices import Precision
+from stepladder.config.choices import LrRule, Precision
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader
@@ -210,5 +210,6 @@ def why_not_stacked(recipe: Recipe, model: nn.Module, genes: Sequence[str]) -> s
         ),
         "models are trained in float32": recipe.device.precision is not Precision.FP32,
         "gradients are accumulated": recipe.batch.micro_batch_size is not None,
+        "AdaScale compares the gradients of each member": (recipe.batch.lr_rule is LrRule.ADASCALE),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from stepladder.config.choices import LrRule
 from stepladder.config.recipe import Recipe
 from stepladder.data.reading.reader import Reader
 from stepladder.optim.schedule import lr_at
@@ -30,6 +31,7 @@ class Position:
         offset: samples of the current epoch that were used, over all ranks.
         step: steps taken in the run.
         num_examples_seen: samples used in the run.
+        gained: steps of the base batch size that the steps of this stage were worth (AdaScale).
     """
 
     stage: int = 0
@@ -39,6 +41,7 @@ class Position:
     offset: int = 0
     step: int = 0
     num_examples_seen: int = 0
+    gained: float = 0.0
 
     def take_steps(self, num_examples: int, num_steps: int = 1) -> None:
         """Count steps that used num_examples samples in total."""
@@ -58,6 +61,7 @@ class Position:
         self.stage += 1
         self.stage_epoch = 0
         self.stage_step = 0
+        self.gained = 0.0
         if self.offset:
             self.epoch += 1
             self.offset = 0
@@ -85,16 +89,34 @@ class Course:
 
     def lr(self) -> float:
         """Return the learning rate of the next step."""
-        return self.lr_at(self.position.stage_step)
+        at = self.position
+        return self.gain * self.lr_at(at.gained if self.is_adaptive else at.stage_step)
 
-    def lr_at(self, stage_step: int) -> float:
-        """Return the learning rate of a step of the stage, counted from 0."""
+    def lr_at(self, stage_step: float) -> float:
+        """Return the learning rate of a step of the stage, counted from 0, without a gain."""
         return lr_at(
             stage_step,
             base=self.stage.lr,
             schedule=self.recipe.schedule,
-            steps_per_epoch=self.train_reader.steps_per_epoch,
+            steps_per_epoch=self.schedule_steps,
         )
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the schedule counts what steps are worth (AdaScale)."""
+        return self.recipe.batch.lr_rule is LrRule.ADASCALE
+
+    @property
+    def gain(self) -> float:
+        """Steps of the base batch size that the next step is worth; 1 here."""
+        return 1.0
+
+    @property
+    def schedule_steps(self) -> int:
+        """Steps of an epoch in which the schedule is counted."""
+        if not self.is_adaptive:
+            return self.train_reader.steps_per_epoch
+        return -(-self.train_reader.num_examples // self.recipe.batch.base_batch_size)
 
     def count(self, num_examples: int, *, num_steps: int = 1) -> bool:
         """Count steps of one epoch that used num_examples samples, and the epoch if it ends.
@@ -102,6 +124,8 @@ class Course:
         Returns:
             True if the epoch ended.
         """
+        if self.is_adaptive:
+            self.position.gained += num_steps * self.gain
         self.position.take_steps(num_examples, num_steps)
         is_epoch_end = self.position.offset >= self.train_reader.num_examples
         if is_epoch_end:
@@ -122,7 +146,20 @@ class Course:
         if self.rule.is_exhausted:
             return EARLY_STOPPING
         at, schedule = self.position, self.recipe.schedule
+        if self.is_adaptive:
+            return self._reason_by_gain()
         if at.stage_epoch >= schedule.max_epochs:
             return "max_epochs"
         is_last = schedule.max_steps is not None and at.stage_step >= schedule.max_steps
+        return "max_steps" if is_last else None
+
+    def _reason_by_gain(self) -> str | None:
+        """Return why the stage should end now: the base batch size would have done its steps.
+
+        Epochs are not left before their end, where they are validated.
+        """
+        at, schedule = self.position, self.recipe.schedule
+        if at.offset == 0 and at.gained >= schedule.max_epochs * self.schedule_steps:
+            return "max_epochs"
+        is_last = schedule.max_steps is not None and at.gained >= schedule.max_steps
         return "max_steps" if is_last else None

@@ -206,6 +206,7 @@ class Session(Training):
                 train_loss=means.loss,
                 **{f"train_{name}": value for name, value in means.logs.items()},
                 learning_rate=self.lr(),
+                **({"lr_gain": self.gain} if self.is_adaptive else {}),
                 **({} if means.grad_norm is None else {"grad_norm": means.grad_norm}),
                 **{
                     "throughput/samples_per_sec": rate,

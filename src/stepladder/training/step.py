@@ -25,6 +25,7 @@ from stepladder.parallel.replicas import Replicas
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, Phase
+from stepladder.training.gain import GainMeter, NoMeter
 from stepladder.training.randomness import seed_step
 from stepladder.training.update import Update
 
@@ -81,6 +82,8 @@ class Step:
         is_static, has_unused, is_repeatable, exchange: see `GradientAverage`.
         devices: of this process, if it trains on more than one; see `Replicas`.
         divided: the model, if it is divided among the ranks.
+        gain: measures what a larger batch is worth. A process alone then computes at least two
+            parts in each step.
 
     Attributes:
         agreed: what all ranks agreed in the last step, in a world of several.
@@ -106,8 +109,11 @@ class Step:
         exchange: Exchange | None = None,
         devices: Sequence[torch.device] = (),
         divided: DividedModel | None = None,
+        gain: GainMeter | None = None,
     ) -> None:
         self._threads = threads
+        self.gain = gain
+        self._meter = gain or NoMeter()
         self._task = task
         self._model = model
         self._update = update
@@ -175,6 +181,7 @@ class Step:
         scale = 0.0 if is_stand_in else self._world.size / (num_global or num_here)
         step_loss: Tensor | None = None
         parts, num_parts = self._parts(batch, num_global)
+        self._meter.begin()
         try:
             for idx, part in enumerate(parts):
                 is_last = idx == len(parts) - 1
@@ -199,11 +206,13 @@ class Step:
                             self._agreement.begin(own, wishes or NO_WISHES)
                     with self._clock.phase(Phase.BACKWARD):
                         self._update.backward(losses, weight=scale if is_counted else 0.0)
+                        self._meter.end_part(part.ids.numel() if is_counted else 0)
             assert step_loss is not None
             with self._clock.phase(Phase.OPTIMIZER):
                 judged = step_loss
                 if self._average is not None:
                     judged, self.agreed = self._agreement.end()
+                self._meter.end(num=num_global or num_here, loss_scale=self._update.read_scale)
                 self._update(judged, step=step, lr=lr, wants_norm=wants_norm)
                 if not is_stand_in:
                     self._loss_sum += self._read(step_loss)
@@ -217,7 +226,11 @@ class Step:
 
         If all ranks compute each part together, one with fewer parts repeats an example.
         """
-        parts = list(split_batch(batch, self._micro_batch_size))
+        micro = self._micro_batch_size
+        if self.gain is not None and self._world.is_alone:
+            half = -(-batch.ids.numel() // 2)
+            micro = min(micro or half, half)
+        parts = list(split_batch(batch, micro))
         num_parts = len(parts)
         if self._micro_batch_size is not None and isinstance(self._average, DividedGradients):
             most = -(-(num_global or 0) // self._world.size)  # examples of a rank
@@ -241,7 +254,9 @@ class Step:
             set_exchanged(self._model, True)
 
     def close(self) -> None:
-        """End what computes the steps beside this process; nothing here."""
+        """End what computes the steps beside this process; here, remove hooks from the weights."""
+        if self.gain is not None:
+            self.gain.close()
 
     def settle(self) -> None:
         """Wait until nothing outside of a step changes the weights; nothing does here."""

@@ -123,6 +123,7 @@ class Training(Course):
     def begin_next_stage(self) -> None:
         """Freeze and unfreeze weights for the next stage, and reset the patience count."""
         self.position.start_stage()
+        self.parts.step.close()
         self.stage = stage = stages_of(self.recipe.train, self.recipe.batch)[self.position.stage]
         self.parts = make_stage_parts(
             self.recipe,
@@ -142,6 +143,12 @@ class Training(Course):
         for reader in (self.train_reader, self.val_reader):
             if reader is not None:
                 reader.close()
+
+    @property
+    def gain(self) -> float:
+        """Steps of the base batch size that the next step is worth, as measured so far."""
+        meter = self.parts.step.gain
+        return 1.0 if meter is None else meter.gain.value
 
     @property
     def num_train(self) -> int:

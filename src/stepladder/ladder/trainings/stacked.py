@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from stepladder.config.choices import GradientCompression, Precision, ScheduleKind, Where
+from stepladder.config.choices import GradientCompression, LrRule, Precision, ScheduleKind, Where
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.data.batch import Batch
 from stepladder.data.order.order import Order
@@ -356,6 +356,7 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         "the features are those of a sample": recipe.data.fraction < 1,
         "gradients are accumulated": recipe.batch.micro_batch_size,
         "workers train": recipe.asynchronous.is_on,
+        "AdaScale compares the gradients of each head": (recipe.batch.lr_rule is LrRule.ADASCALE),
         "gradients are rounded before each step": (
             recipe.device.gradient_compression is not GradientCompression.NONE
         ),

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import ClassVar
 
+from stepladder.config.choices import LrRule
 from stepladder.config.recipe import Recipe
 from stepladder.optim.contract import BatchRule
 from stepladder.optim.schedule import base_lr, round_lr
@@ -170,8 +171,11 @@ class LargerBatch(Rung):
     def _moved(self, profile: Profile, recipe: Recipe, larger: int, lr_growth: float) -> Recipe:
         """Change batch size, learning rate, warm-up and schedule together.
 
-        The micro batch size of the recipe stays, as it may be there to limit memory.
+        The micro batch size of the recipe stays, as it may be there to limit memory. AdaScale sets
+        the rate itself, and counts the schedule in steps of its base batch size.
         """
+        if recipe.batch.lr_rule is LrRule.ADASCALE:
+            return replace(recipe, batch=replace(recipe.batch, global_batch_size=larger))
         shrink = recipe.batch.global_batch_size / larger  # of whatever counts in steps
         batch = replace(
             recipe.batch,

@@ -129,6 +129,7 @@ def capture(
         "random": random_state,
         "stopping": stopping_state,
         "scaler": update.state(),
+        "gain": None if step.gain is None else step.gain.gain.state(),
         "against": state.against.state(),
         "validation_pending": training.is_validation_pending,
         "window_examples": window_examples,
@@ -143,7 +144,9 @@ def capture(
 
 def restore_position(loaded: Loaded) -> Position:
     """Return the position of a checkpoint."""
-    return Position(**{key: int(value) for key, value in loaded.state["position"].items()})
+    values = dict(loaded.state["position"])
+    gained = float(values.pop("gained", 0.0))  # checkpoints of earlier versions have none
+    return Position(**{key: int(value) for key, value in values.items()}, gained=gained)
 
 
 def restore(training: Training, state: RunState, loaded: Loaded) -> None:
@@ -159,6 +162,8 @@ def restore(training: Training, state: RunState, loaded: Loaded) -> None:
     if "against" in values:  # checkpoints of earlier versions have none
         state.against.restore(values["against"])
     update.restore(values["scaler"])
+    if step.gain is not None and values.get("gain") is not None:
+        step.gain.gain.restore(values["gain"])
     step.restore(loaded.tensors["window"], int(values["window_examples"]))
     rule.best.restore(values["top"])
     training.is_validation_pending = bool(values["validation_pending"])

@@ -144,9 +144,9 @@ def _device_phases(run: Session) -> dict[str, float] | None:
 
 def _warn_of_schedule(run: Session) -> None:
     schedule, at = run.recipe.schedule, run.position
-    per_epoch = max(run.train_reader.steps_per_epoch, 1)
+    per_epoch = max(run.schedule_steps, 1)
     horizon = horizon_steps(schedule, steps_per_epoch=per_epoch) / per_epoch
-    done = at.stage_step / per_epoch
+    done = (at.gained if run.is_adaptive else at.stage_step) / per_epoch
     if schedule.kind is ScheduleKind.COSINE and done < horizon / 2:
         run.warn(
             f"the learning rate hardly decayed, because training stopped after {done:.1f} epochs, "

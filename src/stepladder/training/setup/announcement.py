@@ -109,11 +109,13 @@ def schedule_line(run: Session) -> str:
     schedule = run.recipe.schedule
     words = [str(schedule.kind)]
     if schedule.kind is ScheduleKind.COSINE:
-        per_epoch = run.train_reader.steps_per_epoch
+        per_epoch = run.schedule_steps
         epochs = horizon_steps(schedule, steps_per_epoch=per_epoch) / per_epoch
         words = [f"cosine over {epochs:.4g} epochs"]
     if schedule.warmup_steps:
         words.append(f"warm-up {schedule.warmup_steps} steps")
+    if run.is_adaptive:
+        words.append(f"in steps of {run.recipe.batch.base_batch_size} examples (AdaScale)")
     return ", ".join(words)
 
 

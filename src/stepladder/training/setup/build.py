@@ -49,6 +49,7 @@ from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, DeviceTimeline
 from stepladder.training.evaluate import EVALUATION_BATCH_SIZE, FEATURE_EVALUATION_BATCH_SIZE
 from stepladder.training.features.feature_pass import TrunkPass, num_views
+from stepladder.training.gain import gain_meter, require_gain
 from stepladder.training.randomness import has_random_layers, random_state_kept, seed_everything
 from stepladder.training.stage import Stage, enter_stage, stages_of
 from stepladder.training.step import Step, autocast
@@ -464,6 +465,7 @@ def make_stage_parts(
         example: of a few examples on the device, in a world of several ranks.
         update_type: what applies gradients.
     """
+    require_gain(recipe)
     frozen = enter_stage(stage, task, model)
     set_training(model, frozen)
     set_execution(recipe, stage, task, model)
@@ -514,6 +516,7 @@ def make_stage_parts(
         exchange=exchange_of(recipe.device, world, is_cuda=device.type == "cuda"),
         devices=replica_devices(device, recipe.device.replicas),
         divided=divided,
+        gain=gain_meter(recipe.batch, optimizer, world),
     )
     return StageParts(frozen=frozen, update=update, step=step, divided=divided)
 
