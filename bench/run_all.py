@@ -38,6 +38,7 @@ SCRIPTS = (
     "planning.step_memory",
     "planning.step_times",
     "optim.autoencoder",
+    "optim.large_batches",
     "populations.heads_at_once demo_data/store",
     "populations.against_search demo_data/store",
     "accuracy.seeds",
