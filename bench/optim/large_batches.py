@@ -7,7 +7,7 @@
 seed, by the loss on other digits. Then the batch grows to 8,192, and the rate by the linear rule,
 the square root, or, for SGD, AdaScale; all with a cosine to 0, and with an epoch of warm-up where
 the rung `larger_batch` would take one. AdaScale has no warm-up, and takes more epochs by itself.
-Sharpness is the largest eigenvalue of the Hessian of the training loss at the end.
+Sharpness is the eigenvalue of the Hessian of the training loss at the end, the largest in size.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stepladder.optim.optimizers import build_optimizer, set_lr
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.optim.table import spec_of
 from stepladder.parallel.world import ALONE
-from stepladder.training.gain import gain_meter
+from stepladder.training.gain import GainMeter, gain_meter
 
 BASE: Final = 32
 BATCHES: Final = (256, 2048, 8192)
@@ -97,7 +97,7 @@ def train(name: str, batch: BatchConfig, data: Data, *, seed: int, epochs: int) 
             gain = 1.0 if meter is None else meter.gain.value
             lr = gain * lr_at(done, base=base, schedule=schedule, steps_per_epoch=per_epoch)
             set_lr(optimizer, lr)
-            loss = _step(model, data, rows, optimizer, 1 if meter is None else _PARTS, meter)
+            loss = _step(model, data, rows, optimizer, meter)
             done, steps = done + gain, steps + 1
         passed += 1
         if not math.isfinite(loss.item()):
@@ -118,13 +118,12 @@ def _step(
     data: Data,
     rows: Tensor,
     optimizer: torch.optim.Optimizer,
-    num_parts: int,
-    meter: Any,
+    meter: GainMeter | None,
 ) -> Tensor:
     if meter is not None:
         meter.begin()
     total = torch.zeros(())
-    for part in rows.chunk(num_parts):
+    for part in rows.chunk(1 if meter is None else _PARTS):
         loss = F.cross_entropy(model(data.x[part]), data.y[part], reduction="sum") / len(rows)
         loss.backward()  # type: ignore[no-untyped-call]
         total = total + loss.detach()
@@ -138,7 +137,10 @@ def _step(
 
 
 def sharpness(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Return the largest eigenvalue of the Hessian of the mean loss, by power iteration."""
+    """Return the eigenvalue of the Hessian of the mean loss that is largest in size.
+
+    By power iteration.
+    """
     weights = list(model.parameters())
     loss = F.cross_entropy(model(x), y)
     slopes = torch.autograd.grad(loss, weights, create_graph=True)
@@ -147,9 +149,7 @@ def sharpness(model: nn.Module, x: Tensor, y: Tensor) -> float:
     for _ in range(_ITERATIONS):
         norm = torch.nn.utils.get_total_norm(direction)
         direction = [one / norm for one in direction]
-        along = sum(
-            ((a * b).sum() for a, b in zip(slopes, direction, strict=True)), torch.zeros(())
-        )
+        along = torch.stack([(a * b).sum() for a, b in zip(slopes, direction, strict=True)]).sum()
         turned = torch.autograd.grad(along, weights, retain_graph=True)
         value = float(sum((a * b).sum() for a, b in zip(turned, direction, strict=True)))
         direction = list(turned)
