@@ -25,10 +25,10 @@ from stepladder.populations.heads import (
     HeadMembers,
     HeldOut,
     Level,
-    require_memory,
     why_no_heads,
 )
 from stepladder.populations.members import Members
+from stepladder.populations.memory import head_bytes, require_members
 from stepladder.populations.opening import as_features, job_of
 from stepladder.populations.slices import (
     SLICES,
@@ -50,7 +50,7 @@ from stepladder.training.setup.build import (
     make_train_reader,
     make_trunk_pass,
 )
-from stepladder.training.setup.memory import free_bytes
+from stepladder.training.setup.memory import free_bytes, size_of_job, two_examples
 from stepladder.training.setup.run_folder import CONFIG
 from stepladder.training.signals import SignalGuard
 
@@ -135,13 +135,16 @@ def _heads(material: Material) -> Members | str:
         return refusal
     levels, features = _levels(material)
     num_features, num_classes = levels[0].features.shape[-1], len(task.classes)
-    require_memory(
+    require_members(
         material.job.population.members,
-        free_bytes=free_bytes(material.device),
-        num_features=num_features,
-        num_classes=num_classes,
-        batch=recipe.batch.global_batch_size,
+        member_bytes=head_bytes(
+            num_features=num_features,
+            num_classes=num_classes,
+            batch=recipe.batch.global_batch_size,
+        ),
         held_bytes=sum(level.features.nbytes for level in levels),
+        free_bytes=free_bytes(material.device),
+        otherwise="Use a machine with more memory, or a smaller batch (--batch-size).",
     )
     train = features.train
     targets = read_batch(train, np.arange(len(train))).targets
@@ -170,12 +173,14 @@ def _stacked(material: Material) -> Members | str:
     if has_head and not recipe.features.cached:
         return "the trunk is part of each step, as its features are not cached"
     trained: Task = HeadTask(task, first, seed=recipe.seed) if has_head else task
-    refusal = why_not_stacked(recipe, trained.build_model(recipe), material.keys)
+    model = trained.build_model(recipe)
+    refusal = why_not_stacked(recipe, model, material.keys)
     if refusal is not None:
         return refusal
-    models = [_model_of(material, seed, has_head=has_head) for seed in material.seeds]
     if has_head:
         sources = _as_features(material, recipe)[1]
+    _require_models(material, trained, model, sources)
+    models = [_model_of(material, seed, has_head=has_head) for seed in material.seeds]
     where = Where.STREAM if has_head else recipe.data.where  # features are in memory
     held = replace(recipe, data=replace(recipe.data, where=where))
     val = make_held_out_reader(sources.val, held.batch, held.loader, held.data.where)
@@ -195,6 +200,20 @@ def _stacked(material: Material) -> Members | str:
         members.close()
         return refusal
     return members
+
+
+def _require_models(material: Material, task: Task, model: nn.Module, sources: Sources) -> None:
+    """Raise ResourceError if copies of a small model do not fit into memory."""
+    recipe, device = material.recipe, material.device
+    size = size_of_job(recipe, task, model.to(device), two_examples(recipe, sources, device))
+    require_members(
+        material.job.population.members,
+        # besides a step: the weights that it began with, and what the optimizer moves
+        member_bytes=size.step_bytes(recipe.batch.global_batch_size) + 2 * size.trained,
+        held_bytes=0,
+        free_bytes=free_bytes(device),
+        otherwise="Train the members in turn: --population.engine slices",
+    )
 
 
 def _model_of(material: Material, seed: int, *, has_head: bool) -> nn.Module:

@@ -19,7 +19,6 @@ from torch import Tensor
 from stepladder.config.choices import ClassWeights, LrRule, Precision
 from stepladder.config.recipe import Recipe
 from stepladder.data.order.order import Order, samples_of
-from stepladder.errors import ResourceError
 from stepladder.models.classifier import build_head
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.populations.genes import Values
@@ -363,25 +362,3 @@ def why_no_heads(recipe: Recipe, genes: Sequence[str]) -> str | None:
         ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def require_memory(
-    num: int, *, free_bytes: float, num_features: int, num_classes: int, batch: int, held_bytes: int
-) -> None:
-    """Check that a population of linear heads fits into memory.
-
-    Raises:
-        ResourceError: if it does not; says how many heads fit.
-    """
-    one = 4 * (6 * num_features * num_classes + 3 * batch * num_features)
-    fit = int((free_bytes - held_bytes) // one)
-    if num <= fit:
-        return
-    raise ResourceError(
-        f"{num:,} heads need {(num * one + held_bytes) / 1e9:.1f} GB of memory, but "
-        f"{free_bytes / 1e9:.1f} GB are free",
-        where="population.members",
-        fix=f"Use at most {fit} members, --population.members {fit}"
-        if fit >= 2
-        else "Use a machine with more memory, or a smaller batch (--batch-size).",
-    )

@@ -11,9 +11,9 @@ from torch import nn
 
 from stepladder.config.choices import OptimizerName, PopulationEngine, Split, TrainMode
 from stepladder.config.recipe import BatchConfig, HeadConfig, OptimizerConfig, ScheduleConfig
-from stepladder.errors import DataError, DivergedError, InterruptedRun, UsageError
+from stepladder.errors import DataError, DivergedError, InterruptedRun, ResourceError, UsageError
+from stepladder.populations import engines, slices
 from stepladder.populations import run as module
-from stepladder.populations import slices
 from stepladder.populations.opening import HALF_OF_VAL
 from stepladder.populations.population import LINEAGE_FILE, STATE_FILE
 from stepladder.populations.run import WINNER
@@ -271,3 +271,12 @@ def test_random_states_are_left_alone(train: Train) -> None:
     before = torch.get_rng_state()
     train(engine=PopulationEngine.STACKED)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_more_small_models_than_memory_holds(train: Train, monkeypatch) -> None:
+    monkeypatch.setattr(engines, "free_bytes", lambda _: 5_000)
+    with pytest.raises(ResourceError, match=r"4 members need .* of memory") as caught:
+        train(engine=PopulationEngine.STACKED)
+    assert "--population.engine slices" in str(caught.value.fix)
+    monkeypatch.setattr(engines, "free_bytes", lambda _: 10**9)
+    assert train(engine=PopulationEngine.STACKED).num_generations == 3

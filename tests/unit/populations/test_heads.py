@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -32,9 +33,9 @@ from stepladder.populations.heads import (
     Level,
     drop_,
     gradients,
-    require_memory,
     why_no_heads,
 )
+from stepladder.populations.memory import head_bytes, require_members
 
 NUM, WIDTH, CLASSES, BATCH = 50, 6, 3, 8
 GENES = (
@@ -288,14 +289,18 @@ def test_why_not() -> None:
 
 
 def test_more_heads_than_memory_holds() -> None:
-    sizes = {"num_features": 1280, "num_classes": 10, "batch": 64, "held_bytes": 10**6}
-    require_memory(64, free_bytes=10**9, **sizes)
+    one = head_bytes(num_features=1280, num_classes=10, batch=64)
+    sizes = {"member_bytes": one, "held_bytes": 10**6, "free_bytes": 10**9, "otherwise": "none"}
+    require_members(64, **sizes)
     with pytest.raises(ResourceError) as caught:
-        require_memory(10**6, free_bytes=10**9, **sizes)
-    fit = int(str(caught.value.fix).rpartition(" ")[2])
-    require_memory(fit, free_bytes=10**9, **sizes)
+        require_members(10**6, **sizes)
+    fit = int(re.findall(r"at most (\d+) members", str(caught.value.fix))[0])
+    require_members(fit, **sizes)
     with pytest.raises(ResourceError):
-        require_memory(fit + 1, free_bytes=10**9, **sizes)
+        require_members(fit + 1, **sizes)
+    with pytest.raises(ResourceError) as caught:
+        require_members(64, **{**sizes, "free_bytes": 10**6})
+    assert caught.value.fix == "none"
 
 
 def test_loss_options_reach_the_members() -> None:
