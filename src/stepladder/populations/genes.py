@@ -69,6 +69,7 @@ class Gene:
         low, high: the range; both ends are valid.
         is_whole: values are whole numbers.
         choices: the values, if it is not a number.
+        levels: the values of a number that has only some, in order.
     """
 
     key: str
@@ -77,11 +78,14 @@ class Gene:
     scale: Scale = Scale.LINEAR
     is_whole: bool = False
     choices: tuple[str, ...] = ()
+    levels: tuple[float, ...] = ()
 
     def draw(self, rng: np.random.Generator) -> Value:
         """Return a value drawn from the whole range."""
         if self.choices:
             return self.choices[int(rng.integers(len(self.choices)))]
+        if self.levels:
+            return self.fitted(self.levels[int(rng.integers(len(self.levels)))])
         if self.is_whole and self.scale is Scale.LINEAR:
             return int(rng.integers(round(self.low), round(self.high) + 1))
         low, high = self._scaled(self.low), self._scaled(self.high)
@@ -93,7 +97,8 @@ class Gene:
         """Return a value near another, or with some probability one drawn from the whole range.
 
         A number is multiplied or divided by the factor; without a logarithmic scale it moves by
-        (factor - 1) of the range, so that 0 can be left. A choice is drawn again.
+        (factor - 1) of the range, so that 0 can be left. One of some levels moves to the next. A
+        choice is drawn again.
 
         Args:
             factor: above 1.
@@ -102,6 +107,9 @@ class Gene:
         if rng.random() < redraw_frac or isinstance(value, str):
             return self.draw(rng)
         is_up = rng.random() < 0.5
+        if self.levels:
+            at = self.levels.index(self._nearest(value)) + (1 if is_up else -1)
+            return self.fitted(self.levels[min(max(at, 0), len(self.levels) - 1)])
         if self.scale is Scale.LOG:
             moved = value * factor if is_up else value / factor
         else:
@@ -112,11 +120,20 @@ class Gene:
         return self.fitted(moved)
 
     def fitted(self, value: float | str) -> Value:
-        """Return the nearest value within the range."""
+        """Return the nearest value within the range, or of the levels."""
         if isinstance(value, str):
             return value
         inside = min(max(value, self.low), self.high)
+        if self.levels:
+            inside = self._nearest(inside)
         return round(inside) if self.is_whole else inside
+
+    def has(self, value: float) -> bool:
+        """Return whether a number is in the range, or one of the levels."""
+        return value in self.levels if self.levels else self.low <= value <= self.high
+
+    def _nearest(self, value: float) -> float:
+        return min(self.levels, key=lambda level: abs(level - value))
 
     def _scaled(self, value: float) -> float:
         return math.log(value) if self.scale is Scale.LOG else value
@@ -198,7 +215,7 @@ def own_values(recipe: Recipe, genes: Sequence[Gene]) -> Values | None:
             if text not in gene.choices:
                 return None
             values.append(text)
-        elif value is None or not gene.low <= value <= gene.high:
+        elif value is None or not gene.has(value):
             return None
         else:
             values.append(value)
@@ -212,6 +229,8 @@ def _gene_of(part: str) -> Gene:
     _require_movable(option)
     rest = rest.strip()
     is_number = int in option.wanted.kinds or float in option.wanted.kinds
+    if is_number and "|" in rest:
+        return _levels_of(option, rest)
     if is_number:
         match = _RANGE.fullmatch(rest)
         if match is None:
@@ -246,6 +265,26 @@ def _gene_of(part: str) -> Gene:
     return Gene(key=option.key, choices=choices)
 
 
+def _levels_of(option: Option, rest: str) -> Gene:
+    """Read a number that has only some values, such as `16|32|64`."""
+    words = [word.strip() for word in rest.split("|")]
+    is_whole = int in option.wanted.kinds
+    wrong = next((word for word in words if not re.fullmatch(_NUMBER, word)), None)
+    levels = tuple(sorted({float(word) for word in words})) if wrong is None else ()
+    if is_whole:
+        wrong = next((f"{level:g}" for level in levels if not level.is_integer()), wrong)
+    if wrong is not None or len(levels) < 2:
+        kind = "a whole number" if is_whole else "a number"
+        what = f"{wrong!r} is not {kind}" if wrong is not None else "it has one value only"
+        raise UsageError(
+            f"{option.key}: {what}",
+            where=KEY,
+            fix=f"Write its values with | between them, such as {option.key} "
+            + ("16|32|64" if is_whole else "0.1|0.2|0.4"),
+        )
+    return Gene(key=option.key, low=levels[0], high=levels[-1], is_whole=is_whole, levels=levels)
+
+
 def _require_movable(option: Option) -> None:
     if option.key in MOVABLE:
         return
@@ -263,8 +302,9 @@ def _refuse_range(option: Option, rest: str) -> NoReturn:
     raise UsageError(
         f"{option.key}: {what}",
         where=KEY,
-        fix=f"Write its smallest and its largest value, such as {option.key} 0.1..0.5, with log "
-        "behind it if values differ by factors.",
+        fix=f"Write its smallest and its largest value, such as {option.key} "
+        + ("1..3" if int in option.wanted.kinds else "0.1..0.5")
+        + ", with log behind it if values differ by factors, or some values: 16|32|64.",
     )
 
 
@@ -274,7 +314,7 @@ def _require_valid(gene: Gene, recipe: Recipe) -> None:
     Raises:
         UsageError: if it cannot.
     """
-    ends: tuple[Value, ...] = gene.choices
+    ends: tuple[Value, ...] = gene.choices or tuple(map(gene.fitted, gene.levels))
     if not ends:
         ends = (gene.fitted(gene.low), gene.fitted(gene.high))
     for end in ends:

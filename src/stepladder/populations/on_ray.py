@@ -137,6 +137,8 @@ def _space(gene: Gene) -> Any:
 
     if gene.choices:
         return tune.choice(list(gene.choices))
+    if gene.levels:
+        return tune.choice([gene.fitted(level) for level in gene.levels])
     if gene.is_whole:
         return tune.randint(round(gene.low), round(gene.high) + 1)
     is_log = gene.scale is Scale.LOG
@@ -145,6 +147,8 @@ def _space(gene: Gene) -> Any:
 
 def _drawn(gene: Gene) -> Any:
     """Return what the scheduler draws new values by: a list of choices, or a distribution."""
+    if gene.levels:  # of which Ray takes the next
+        return [gene.fitted(level) for level in gene.levels]
     return list(gene.choices) if gene.choices else _space(gene)
 
 

@@ -72,6 +72,12 @@ def test_a_gene_of_a_file_needs_one_value(tmp_path: Path) -> None:
         ("loss.class_weights none|heavy", "heavy is not", "none|balanced"),
         ("loss.class_weights none", "has no choices", "none|balanced"),
         ("batch.lr 0.1..1, batch.lr 0.1..1", "twice", "Remove"),
+        ("batch.global_batch_size 16|32|many", "'many' is not a whole number", "16|32|64"),
+        ("batch.global_batch_size 16|32.5", "'32.5' is not a whole number", "16|32|64"),
+        ("head.dropout 0.1|", "'' is not a number", "0.1|0.2|0.4"),
+        ("head.dropout 0.1|0.1", "one value only", "0.1|0.2|0.4"),
+        ("head.dropout 0.1|1", "not in [0, 1)", "in [0, 1)"),
+        ("augment.randaugment_ops 2", "not a range", "1..3"),
     ],
 )
 def test_what_is_refused(text: str, what: str, fix: str) -> None:
@@ -103,6 +109,19 @@ def test_a_recipe_with_genes() -> None:
     assert recipe.augment.flip
     assert own_values(recipe, genes) == (0.05, 0.5, 32, "balanced", "true")
     assert own_values(Recipe(batch=BatchConfig(lr=5.0)), genes) is None, "outside its range"
+
+
+def test_numbers_with_some_values_only_move_to_the_next() -> None:
+    (gene,) = genes_of("batch.global_batch_size 64 | 16|32", Recipe())
+    assert gene.levels == (16, 32, 64)
+    rng = np.random.default_rng(0)
+    assert {gene.draw(rng) for _ in range(50)} == {16, 32, 64}
+    for value, near in ((16, {16, 32}), (32, {16, 64}), (64, {32, 64})):
+        moved = [gene.perturbed(value, rng, factor=1.2, redraw_frac=0.0) for _ in range(50)]
+        assert set(moved) == near
+        assert all(isinstance(one, int) for one in moved)
+    assert own_values(Recipe(batch=BatchConfig(global_batch_size=32)), [gene]) == (32,)
+    assert own_values(Recipe(batch=BatchConfig(global_batch_size=48)), [gene]) is None
 
 
 numbers = st.builds(
