@@ -41,6 +41,7 @@ SCRIPTS = (
     "optim.large_batches",
     "populations.heads_at_once demo_data/store",
     "populations.against_search demo_data/store",
+    "populations.demo demo_data/store",
     "accuracy.seeds",
     "accuracy.windowed_accuracy demo_data/store",
     "accuracy.six_steps",

@@ -116,12 +116,17 @@ def render_population(found: PopulationSummary) -> str:
         f"{ENDS[found.ended]}",
         flattery=optimism_words(found),
         scores=_scores(found),
-        figures=[_progress(found), *(_gene(found, key) for key in found.genes)],
+        figures=list(figures(found).values()),
         tree=family_tree(found.moments, way),
         way=[_cells(moment) for moment in way],
         genes=found.genes,
         last=_genes(way[-1]),
     )
+
+
+def figures(found: PopulationSummary) -> dict[str, Figure]:
+    """Return the charts of a population by name: `progress`, and one for each gene."""
+    return {"progress": _progress(found), **{key: _gene(found, key) for key in found.genes}}
 
 
 def _genes(moment: Moment) -> str:
