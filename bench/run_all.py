@@ -39,6 +39,8 @@ SCRIPTS = (
     "planning.step_times",
     "optim.autoencoder",
     "optim.large_batches",
+    "optim.tokens",
+    "optim.fine_tune demo_data/store",
     "populations.heads_at_once demo_data/store",
     "populations.against_search demo_data/store",
     "populations.demo demo_data/store",
