@@ -31,7 +31,7 @@ TRIALS: Final[Trials] = {
         {"lr": lr, "beta1": beta1} for beta1 in (0.9, 0.95) for lr in (3e-4, 1e-3, 3e-3, 1e-2)
     ],
     "soap": [
-        {"lr": lr, "beta1": beta1, "inverse_every": INVERSE_EVERY // 2}
+        {"lr": lr, "beta1": beta1, "inverse_every": INVERSE_EVERY}
         for beta1 in (0.9, 0.95)
         for lr in (1e-3, 3e-3, 1e-2, 3e-2)
     ],
@@ -96,7 +96,7 @@ def problem(num: int = NUM) -> Problem:
 
 def main() -> None:
     """Race on the autoencoder."""
-    args = arguments(__doc__, steps=400).parse_args()
+    args = arguments(__doc__, steps=200).parse_args()
     race(problem(2000 if args.quick else NUM), args)
 
 

@@ -31,7 +31,7 @@ HELD_OUT: Final = 200
 TRIALS: Final[Trials] = {
     "sgd": [{"lr": lr, "momentum": 0.9} for lr in (0.003, 0.01, 0.03, 0.1)],
     "adam": [{"lr": lr} for lr in (1e-4, 3e-4, 1e-3, 3e-3)],
-    "soap": [{"lr": lr, "inverse_every": INVERSE_EVERY // 2} for lr in (1e-4, 3e-4, 1e-3, 3e-3)],
+    "soap": [{"lr": lr, "inverse_every": INVERSE_EVERY} for lr in (1e-4, 3e-4, 1e-3, 3e-3)],
     "kfac": [
         {
             "lr": lr,

@@ -34,7 +34,7 @@ TRIALS: Final[Trials] = {
         {"lr": lr, "beta1": beta1} for beta1 in (0.9, 0.95) for lr in (1e-3, 3e-3, 1e-2, 3e-2)
     ],
     "soap": [
-        {"lr": lr, "beta1": beta1, "inverse_every": INVERSE_EVERY // 2}
+        {"lr": lr, "beta1": beta1, "inverse_every": INVERSE_EVERY}
         for beta1 in (0.9, 0.95)
         for lr in (1e-3, 3e-3, 1e-2, 3e-2)
     ],
