@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 
 from stepladder.errors import ResourceError
 from stepladder.machine import num_cores
+from stepladder.populations.members import IntervalCancelled
 from stepladder.populations.slices import Order
 from stepladder.records.from_json import from_json
 from stepladder.records.population import Score
@@ -52,12 +53,14 @@ class Crew:
 
     Args:
         spec: what they need.
+        is_cancelled: returns True if the population is to end.
 
     Raises:
         ResourceError: if one does not start.
     """
 
-    def __init__(self, spec: CrewSpec) -> None:
+    def __init__(self, spec: CrewSpec, *, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        self._is_cancelled = is_cancelled
         self._spec = spec
         self._workers: list[_Worker] = []
         try:
@@ -74,6 +77,7 @@ class Crew:
 
         Raises:
             ResourceError: if a process fails or dies; the others are ended.
+            IntervalCancelled: if the population is to end; all are ended.
         """
         left: queue.SimpleQueue[tuple[int, Order]] = queue.SimpleQueue()
         for item in enumerate(orders):
@@ -94,18 +98,35 @@ class Crew:
         for thread in threads:
             thread.start()
         for thread in threads:
-            while thread.is_alive():
-                thread.join(0.1)
-                if errors:
-                    self.close()
+            self._wait(thread, errors)
+        if self._is_cancelled():
+            raise IntervalCancelled
         if errors:
             raise errors[0]
         return [scores[idx] for idx in range(len(orders))]
+
+    def _wait(self, thread: threading.Thread, errors: list[BaseException]) -> None:
+        """Wait for a thread; end the processes if one of them failed, or the population ends."""
+        while thread.is_alive():
+            thread.join(0.1)
+            if errors or self._is_cancelled():
+                self.close()
 
     def close(self) -> None:
         """End all processes."""
         for worker in self._workers:
             worker.close()
+
+
+def gpu_of(idx: int, num: int, env: Mapping[str, str]) -> str:
+    """Return the GPU of a worker: of those that this process may use, in turn.
+
+    Args:
+        num: how many it may use.
+        env: which may name them.
+    """
+    named = [one.strip() for one in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
+    return (named or [str(number) for number in range(num)])[idx % num]
 
 
 class _Worker:
@@ -118,7 +139,7 @@ class _Worker:
         env = dict(os.environ)
         is_cuda = torch.cuda.is_available()
         if is_cuda:
-            env["CUDA_VISIBLE_DEVICES"] = str(idx % torch.cuda.device_count())
+            env["CUDA_VISIBLE_DEVICES"] = gpu_of(idx, torch.cuda.device_count(), env)
         with self._log.open("w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "stepladder.populations.worker", str(theirs)],

@@ -194,6 +194,7 @@ def _stacked(material: Material) -> Members | str:
         val=val,
         test=make_held_out_reader(sources.test, held.batch, held.loader, held.data.where),
         device=material.device,
+        is_head=has_head,
     )
     refusal = members.why_it_fails()
     if refusal is not None:
@@ -242,7 +243,8 @@ def _slices(material: Material) -> Members | str:
             config=material.job.run.dir / CONFIG,
             task=material.task_name,
             folder=folder,
-        )
+        ),
+        is_cancelled=job.is_cancelled,
     )
     return SliceMembers(
         job,

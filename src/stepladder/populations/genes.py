@@ -26,6 +26,7 @@ Values = tuple[Value, ...]
 KEY: Final = "population.genes"
 _NUMBER: Final = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE: Final = re.compile(rf"({_NUMBER})\s*\.\.\s*({_NUMBER})(?:\s+(log))?")
+_LARGEST: Final = 2**31 - 1
 _EXAMPLE: Final = "batch.lr 1e-4..1e-1 log"
 _COMMON: Final = ("weight_decay", "clip_norm")  # options of all optimizers
 MOVABLE: Final = (
@@ -204,21 +205,17 @@ def applied(recipe: Recipe, genes: Sequence[Gene], values: Values) -> Recipe:
     return build(settings, JobConfig(recipe=recipe)).recipe
 
 
-def own_values(recipe: Recipe, genes: Sequence[Gene]) -> Values | None:
-    """Return the values that a recipe has; None if one is outside the range of its gene."""
+def own_values(recipe: Recipe, genes: Sequence[Gene]) -> tuple[Value | None, ...]:
+    """Return the values that a recipe has; None for one that is outside the range of its gene."""
     job = JobConfig(recipe=recipe)
-    values: list[Value] = []
+    values: list[Value | None] = []
     for gene in genes:
         value = find_option(gene.key).value(job)
         if gene.choices:
             text = _text(value)
-            if text not in gene.choices:
-                return None
-            values.append(text)
-        elif value is None or not gene.has(value):
-            return None
+            values.append(text if text in gene.choices else None)
         else:
-            values.append(value)
+            values.append(value if value is not None and gene.has(value) else None)
     return tuple(values)
 
 
@@ -253,11 +250,17 @@ def _gene_of(part: str) -> Gene:
                 where=KEY,
                 fix=f"Write {option.key} {math.ceil(low)}..{math.floor(high)}",
             )
+        if is_whole and high > _LARGEST:
+            raise UsageError(
+                f"{option.key}: {match[2]} is too large a number",
+                where=KEY,
+                fix=f"Write at most {_LARGEST}.",
+            )
         return Gene(key=option.key, low=low, high=high, scale=scale, is_whole=is_whole)
     choices = tuple(word.strip() for word in rest.split("|") if word.strip())
     valid = option.wanted.choices or ("true", "false")
     unknown = next((word for word in choices if word not in valid), None)
-    if len(choices) < 2 or unknown is not None:
+    if len(set(choices)) < len(choices) or len(choices) < 2 or unknown is not None:
         what = f"{unknown} is not one of its values" if unknown else "it has no choices"
         raise UsageError(
             f"{option.key}: {what}", where=KEY, fix=f"Write {option.key} {'|'.join(valid)}"

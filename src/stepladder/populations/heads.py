@@ -22,7 +22,8 @@ from stepladder.data.order.order import Order, samples_of
 from stepladder.models.classifier import build_head
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.populations.genes import Values
-from stepladder.populations.stack import MAX_RECIPES, Stack, mean_score, seed_of
+from stepladder.populations.stack import MAX_RECIPES, Stack, mean_score, schedule_step, seed_of
+from stepladder.populations.updates import why_no_shared_update
 from stepladder.records.population import Score
 
 GENES: Final = (
@@ -117,6 +118,7 @@ class HeadMembers(Stack):
         super().__init__(
             {name: part.to(features.device) for name, part in self._initial().items()},
             recipe.optimizer,
+            is_head=True,
         )
         self._rows: tuple[int, Tensor] | None = None  # of an epoch
 
@@ -229,11 +231,13 @@ class HeadMembers(Stack):
             )
             for name, grad in found.items():
                 grads[name][part] = grad
+        batch = self._recipe.batch.global_batch_size
+        per_epoch = -(-self._num_train // batch)
         factor = lr_at(
-            self.position.step,
+            schedule_step(self.position, batch=batch, steps_per_epoch=per_epoch),
             base=1.0,
             schedule=self._recipe.schedule,
-            steps_per_epoch=-(-self._num_train // self._recipe.batch.global_batch_size),
+            steps_per_epoch=per_epoch,
         )
         self.updates(
             self.weights,
@@ -351,8 +355,10 @@ def why_no_heads(recipe: Recipe, genes: Sequence[str]) -> str | None:
     """
     other = next((gene for gene in genes if gene not in GENES), None)
     has_views = recipe.features.cached_views > 0
+    shared = why_no_shared_update(recipe.optimizer)
     reasons = {
         f"{other} cannot differ between heads in one program": other is not None,
+        shared or "": shared is not None,
         "the head has a hidden layer": recipe.head.hidden > 0,
         "heads are trained in float32": recipe.device.precision is not Precision.FP32,
         "gradients are accumulated": recipe.batch.micro_batch_size is not None,

@@ -12,6 +12,10 @@ from stepladder.populations.genes import Values
 from stepladder.records.population import Score
 
 
+class IntervalCancelled(Exception):  # noqa: N818  (requested, so not an error)
+    """An interval was left before its end; it begins again when the population resumes."""
+
+
 class Members(Protocol):
     """The models of a population, in whatever way they are trained.
 
@@ -19,8 +23,17 @@ class Members(Protocol):
     that is repeated after a kill has the same result.
     """
 
+    @property
+    def is_head(self) -> bool:
+        """Whether the kept weights have the names of the head alone, not those of the model."""
+        ...
+
     def train(self, values: Sequence[Values], num_examples: int) -> None:
-        """Train each member on some examples, with its genes; a member that diverges stays so."""
+        """Train each member on some examples, with its genes; a member that diverges stays so.
+
+        Raises:
+            IntervalCancelled: if it was interrupted, and is to begin again.
+        """
         ...
 
     def scores(self) -> list[Score]:
@@ -46,7 +59,7 @@ class Members(Protocol):
         ...
 
     def kept_weights(self) -> Mapping[str, Tensor]:
-        """Return the trained weights of the kept member, by names in the model or in its head."""
+        """Return the trained weights of the kept member, by its names; see `is_head`."""
         ...
 
     def save(self, folder: Path, name: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stepladder.config.choices import Perturbed, Selection
-from stepladder.config.options import JobConfig
+from stepladder.config.options import JobConfig, PopulationConfig
 from stepladder.errors import ResourceError, UsageError
 from stepladder.parallel.launch.ray import using_ray
 from stepladder.populations.genes import Gene, Scale, Values
@@ -41,6 +41,7 @@ def train_on_ray(
     folder: Path,
     interval: int,
     num_intervals: int,
+    is_cuda: bool = False,
 ) -> RayRun:
     """Train a population by Ray Tune.
 
@@ -52,6 +53,7 @@ def train_on_ray(
         task: name of the Task, for `load_task`.
         folder: of the checkpoints.
         interval: examples between two selections.
+        is_cuda: each member trains on a GPU.
 
     Raises:
         UsageError: if Ray is not installed, or an option is not one of Tune's scheduler.
@@ -88,7 +90,7 @@ def train_on_ray(
         if job.recipe.schedule.max_time_s is not None:
             stop["time_total_s"] = job.recipe.schedule.max_time_s
         tuner = tune.Tuner(
-            tune.with_resources(RayMember, {"cpu": 1}),
+            tune.with_resources(RayMember, {"cpu": 1, "gpu": int(is_cuda)}),
             param_space={JOB: spec, **{gene.key: _space(gene) for gene in genes}},
             tune_config=tune.TuneConfig(
                 scheduler=scheduler, num_samples=options.members, reuse_actors=True
@@ -121,6 +123,7 @@ def _require_options(job: JobConfig) -> None:
         "population.selection": options.selection is not Selection.TRUNCATION,
         "population.perturbed": options.perturbed is not Perturbed.COPIES,
         "population.target": options.target is not None,
+        "population.patience": options.patience != PopulationConfig.patience,
     }
     other = next((name for name, is_set in others.items() if is_set), None)
     if other is not None:

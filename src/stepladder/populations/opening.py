@@ -92,7 +92,14 @@ def job_of(
     """Return what slices are made of: the examples, or their features if the recipe caches them."""
     if job.recipe.features.cached:
         task, sources = as_features(job, task, sources, device=device, display=display, guard=guard)
-    return Job(task=task, sources=sources, device=device, folder=folder)
+    return Job(
+        task=task,
+        sources=sources,
+        device=device,
+        folder=folder,
+        seed=job.recipe.seed,
+        is_cancelled=lambda: bool(guard.requested),
+    )
 
 
 def slice_job(job: JobConfig, task: Task, *, folder: Path, display: Display) -> Job:

@@ -7,6 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -14,8 +15,8 @@ from typing import Final
 from stepladder.config.choices import Monitor
 from stepladder.config.options import PopulationConfig
 from stepladder.errors import DivergedError, UsageError
-from stepladder.populations.genes import Gene, Values
-from stepladder.populations.members import Members
+from stepladder.populations.genes import Gene, Scale, Value, Values
+from stepladder.populations.members import IntervalCancelled, Members
 from stepladder.populations.selection import first_values, ranked, select
 from stepladder.records import read_jsonl, to_json, write_bytes, write_json
 from stepladder.records.from_json import from_json, read_record
@@ -94,7 +95,7 @@ class Population:
     folder: Path
     key: str
     monitor: Monitor = Monitor.VAL_LOSS
-    own: Values | None = None
+    own: Sequence[Value | None] = ()
     show: Callable[[Sequence[Moment], State], None] = lambda *_: None
     is_cancelled: Callable[[], bool] = lambda: False
     moments: list[Moment] = field(default_factory=list)
@@ -111,8 +112,9 @@ class Population:
             UsageError: if the folder has another population.
         """
         state = self._begin()
-        while state.ended is None and not self.is_cancelled():
-            state = self._interval(state)
+        with suppress(IntervalCancelled):
+            while state.ended is None and not self.is_cancelled():
+                state = self._interval(state)
         return state
 
     def _begin(self) -> State:
@@ -144,7 +146,10 @@ class Population:
         scores = self.members.scores()
         found = self._moments(state, scores)
         if not any(score.is_finite for score in scores):
+            if state.generation == 0:
+                forget(self.folder)  # with other ranges, it begins again here
             raise all_diverged(self.folder, state.generation, self.genes)
+        _require_accuracy(self.monitor, scores)
         losses = [self._loss(score) for score in scores]
         best, since = state.best, state.since + 1
         first = found[ranked(losses)[0]]
@@ -226,6 +231,18 @@ class Population:
         return state
 
 
+def _require_accuracy(monitor: Monitor, scores: Sequence[Score]) -> None:
+    """Raise UsageError if members are to be ranked by an accuracy that they do not have."""
+    has_none = any(score.is_finite and score.accuracy is None for score in scores)
+    if monitor is not Monitor.VAL_LOSS and has_none:
+        raise UsageError(
+            "members cannot be chosen by accuracy: metrics() of the Task has none",
+            where="stopping.monitor",
+            fix="Choose by loss, --stopping.monitor val_loss, or return sums and counts of "
+            "'accuracy' from metrics().",
+        )
+
+
 def ranking_loss(monitor: Monitor, score: Score) -> float:
     """Return what members are ranked by, lower is better; equal accuracies by their loss."""
     if monitor is Monitor.VAL_LOSS or score.accuracy is None or not score.is_finite:
@@ -297,12 +314,14 @@ def all_diverged(folder: Path, generation: int, genes: Sequence[Gene]) -> Diverg
     rate = next((gene for gene in genes if gene.key == "batch.lr"), None)
     lower = "Lower the learning rate, --batch.lr"
     if rate is not None:
+        scale = " log" if rate.scale is Scale.LOG else ""
         lower = (
-            f"Lower the range of {rate.key}, such as {rate.low / 100:g}..{rate.high / 100:g} log"
+            f"Lower the range of {rate.key}, such as {rate.low / 100:g}..{rate.high / 100:g}{scale}"
         )
+    again = " Then begin again: add --overwrite." if generation > 0 else ""
     return DivergedError(
         f"the losses of all members became NaN or infinite in interval {generation + 1}",
         where=str(folder),
         why="No member is left whose weights the others could take.",
-        fix=f"{lower}, or clip the gradient (--optimizer.clip-norm 1).",
+        fix=f"{lower}, or clip the gradient (--optimizer.clip-norm 1).{again}",
     )

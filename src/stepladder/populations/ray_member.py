@@ -13,6 +13,7 @@ from ray import tune
 from stepladder.config.load import load_job
 from stepladder.populations.genes import Values, applied, genes_of
 from stepladder.populations.opening import slice_job
+from stepladder.populations.population import ranking_loss
 from stepladder.populations.slices import Order, train_order
 from stepladder.records import to_json
 from stepladder.task.load import load_task
@@ -64,7 +65,8 @@ class RayMember(tune.Trainable):  # type: ignore[misc]
         if score.is_finite:
             self._name = name
         return {
-            "loss": score.loss if score.is_finite else 1e30,  # Tune compares numbers
+            # Tune compares numbers
+            "loss": ranking_loss(recipe.stopping.monitor, score) if score.is_finite else 1e30,
             "moment": json.dumps(
                 {"parent": parent, "genes": list(self._values), "score": to_json(score)}
             ),

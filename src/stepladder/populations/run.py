@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from stepladder.config.choices import PopulationEngine, TrainMode
+from stepladder.config.choices import Monitor, PopulationEngine, TrainMode
+from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.schema import values_of
@@ -38,7 +40,9 @@ from stepladder.populations.population import (
     all_diverged,
     forget,
     ranking_loss,
+    read_state,
     refuse_other,
+    write_moments,
 )
 from stepladder.populations.slices import (
     SLICES,
@@ -73,6 +77,7 @@ from stepladder.training.setup.table_version import name_table_version, open_at_
 from stepladder.training.signals import SignalGuard
 
 WINNER: Final = "winner"
+_FREE: Final = ("device.threads", "population.workers", "data.where")
 _FIX: Final = "To resume, type the same command: all members are saved at each selection."
 
 
@@ -101,6 +106,7 @@ def train_population(
     """
     genes = genes_of(job.population.genes, job.recipe)
     _require_job(job.recipe)
+    _require_target(job)
     require_effect(genes, job.recipe)
     with untouched():
         return _train(
@@ -130,16 +136,17 @@ def _train(
     with doing("opening the data"):
         sources = open_at_version(task, job.recipe.data.table_version)
     sources, judged_on = split_judges(sources, task)
-    job = _fixed(job, task, sources, device)
-    folder = RunFolder(job.run.dir)
+    key = _key(job, task_name, sources)
+    folder = RunFolder(job.run.dir, is_population=True)
     with ExitStack() as until_end:
         until_end.enter_context(folder.lock())
         _refuse_run(folder.path)
         if overwrite:
             _forget_all(folder.path)
-        refuse_other(folder.path, _key(job, task_name, sources))
+        refuse_other(folder.path, key)
         if job.population.engine is PopulationEngine.RAY:
             _refuse_finished(folder.path)
+        job = _fixed(_as_before(job), task, sources, device)
         folder.write_config(dump_job(job))
         guard = until_end.enter_context(SignalGuard())
         material = Material(
@@ -156,7 +163,7 @@ def _train(
         if job.population.engine is PopulationEngine.RAY:
             summary, weights = _by_ray(material)
         else:
-            summary, weights = _here(material, until_end, show)
+            summary, weights = _here(material, key, until_end, show)
         _write_winner(material, summary, weights)
     write_json(folder.path / POPULATION_FILE, to_json(summary))
     return summary
@@ -166,7 +173,7 @@ _Shown = Callable[[Sequence[Moment], State], None]
 _Result = tuple[PopulationSummary, Mapping[str, Tensor]]
 
 
-def _here(material: Material, until_end: ExitStack, show: _Shown) -> _Result:
+def _here(material: Material, key: str, until_end: ExitStack, show: _Shown) -> _Result:
     """Train the members on this machine; return the summary and the winner's weights."""
     job, sources = material.job, material.sources
     engine, members = members_of(material)
@@ -182,7 +189,7 @@ def _here(material: Material, until_end: ExitStack, show: _Shown) -> _Result:
         ),
         interval=material.interval,
         folder=job.run.dir,
-        key=_key(job, material.task_name, sources),
+        key=key,
         monitor=job.recipe.stopping.monitor,
         own=own_values(job.recipe, material.genes),
         show=show,
@@ -203,7 +210,8 @@ def _here(material: Material, until_end: ExitStack, show: _Shown) -> _Result:
             ended=state.ended,
             seconds=state.seconds,
         )
-    return summary, members.kept_weights()
+    weights = members.kept_weights()
+    return summary, _of_model(material, weights) if members.is_head else weights
 
 
 def _by_ray(material: Material) -> _Result:
@@ -224,7 +232,9 @@ def _by_ray(material: Material) -> _Result:
             folder=folder,
             interval=material.interval,
             num_intervals=-(-total // material.interval),
+            is_cuda=material.device.type == "cuda",
         )
+    write_moments(job.run.dir, found.moments)
     finite = [moment for moment in found.moments if moment.score.is_finite]
     if not finite:
         raise all_diverged(job.run.dir, 0, material.genes)
@@ -265,6 +275,7 @@ def _require_job(recipe: Recipe) -> None:
         "several devices": recipe.device.count > 1 or recipe.device.replicas > 1,
         "asynchronous workers": recipe.asynchronous.is_on,
         "a sample of the data": recipe.data.fraction < 1,
+        "schedule.max_steps": recipe.schedule.max_steps is not None,
     }
     other = next((name for name, is_set in others.items() if is_set), None)
     if other is not None:
@@ -272,8 +283,22 @@ def _require_job(recipe: Recipe) -> None:
             f"a population does not go with {other}",
             where="stepladder population",
             fix=f"Leave out {other}; each member is trained in one stage, on one device, on all "
-            "training examples.",
+            "training examples, for schedule.max_epochs epochs.",
         )
+
+
+def _require_target(job: JobConfig) -> None:
+    """Raise UsageError if the target is an accuracy outside of its range."""
+    target, monitor = job.population.target, job.recipe.stopping.monitor
+    if target is None or monitor is Monitor.VAL_LOSS or 0 < target <= 1:
+        return
+    raise UsageError(
+        f"an accuracy of {target:g} cannot be reached",
+        where="population.target",
+        fix=f"Write it as a fraction: --population.target {target / 100:g}"
+        if 1 < target <= 100
+        else "Write a fraction, such as --population.target 0.9",
+    )
 
 
 def _refuse_run(folder: Path) -> None:
@@ -296,6 +321,24 @@ def _refuse_finished(folder: Path) -> None:
         )
 
 
+def _as_before(job: JobConfig) -> JobConfig:
+    """Return a job with the choices of its population that has begun in the folder.
+
+    Left to chance, they might differ: they depend on free memory and disk.
+    """
+    path = job.run.dir / CONFIG
+    if read_state(job.run.dir) is None or not path.is_file():
+        return job
+    own, earlier = job.recipe, load_job(path).recipe
+    recipe = replace(
+        earlier,
+        data=replace(earlier.data, where=own.data.where),
+        loader=own.loader,
+        device=replace(earlier.device, threads=own.device.threads),
+    )
+    return replace(job, recipe=recipe)
+
+
 def _fixed(job: JobConfig, task: Task, sources: Sources, device: torch.device) -> JobConfig:
     """Make all choices that are `auto`."""
     recipe = settled(job.recipe, task, sources, device=device, folder=features_folder(job, task))
@@ -304,9 +347,14 @@ def _fixed(job: JobConfig, task: Task, sources: Sources, device: torch.device) -
 
 
 def _key(job: JobConfig, task_name: str, sources: Sources) -> str:
-    """Return what identifies a population: another one does not resume from its state."""
+    """Return what identifies a population: another one does not resume from its state.
+
+    Args:
+        job: as it was given, before choices are made that depend on the machine.
+    """
     prints = [None if one is None else one.fingerprint for one in vars(sources).values()]
-    free = ("run.", "ladder.", "prepare.", "loader.", "device.threads", "population.workers")
+    free = ("run.", "ladder.", "prepare.", "loader.", *_FREE)
+    task_name = os.path.normpath(task_name)  # ./task.py:Task is task.py:Task
     values = {key: value for key, value in values_of(job).items() if not key.startswith(free)}
     text = json.dumps([task_name, prints, values], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -342,6 +390,7 @@ def _summary(
         interval=material.interval,
         examples=min(total, (last + 1) * material.interval),
         ended=ended,
+        target=job.population.target,
         seconds=seconds,
         judged_on=material.judged_on,
         winner=winner,
@@ -357,11 +406,6 @@ def _write_winner(
     recipe = material.recipe_of(values)
     task = copy.copy(material.task)
     model = make_model(recipe, task, material.device)
-    if not weights.keys() <= model.state_dict().keys():
-        parts = task.split(model)
-        assert parts is not None
-        prefix = next(name for name, module in model.named_modules() if module is parts[1])
-        weights = {f"{prefix}.{name}": weight for name, weight in weights.items()}
     frozen = {name: t for name, t in model.state_dict().items() if name not in weights}
     folder = material.job.run.dir / WINNER
     shutil.rmtree(folder, ignore_errors=True)
@@ -373,6 +417,17 @@ def _write_winner(
     )
     job = replace(material.job, recipe=recipe, run=replace(material.job.run, dir=folder))
     write_bytes(folder / CONFIG, dump_job(job).encode())
+
+
+def _of_model(material: Material, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a head by their names in the model."""
+    task = copy.copy(material.task)
+    model = make_model(material.recipe, task, material.device)
+    parts = task.split(model)
+    assert parts is not None
+    names = {id(tensor): name for name, tensor in model.state_dict(keep_vars=True).items()}
+    head = parts[1].state_dict(keep_vars=True)
+    return {names[id(head[name])]: weight for name, weight in weights.items()}
 
 
 def _forget_all(folder: Path) -> None:

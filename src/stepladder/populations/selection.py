@@ -13,7 +13,7 @@ import numpy as np
 
 from stepladder.config.choices import Perturbed, Selection
 from stepladder.config.options import PopulationConfig
-from stepladder.populations.genes import Gene, Values
+from stepladder.populations.genes import Gene, Value, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +30,16 @@ class Heir:
 
 
 def first_values(
-    genes: Sequence[Gene], num: int, *, seed: int, own: Values | None = None
+    genes: Sequence[Gene], num: int, *, seed: int, own: Sequence[Value | None] = ()
 ) -> tuple[Values, ...]:
-    """Draw the genes of all members; the first one has those of the recipe, if it has any.
+    """Draw the genes of all members; the first one has those of the recipe.
 
     Args:
-        own: the values of the recipe, within the ranges.
+        own: the values of the recipe; None: it has none within the range, and one is drawn.
     """
     drawn = [tuple(gene.draw(rng) for gene in genes) for rng in _rngs(seed, 0, num)]
-    return tuple(drawn if own is None else [own, *drawn[1:]])
+    first = [one if one is not None else drawn[0][idx] for idx, one in enumerate(own)]
+    return (tuple(first) or drawn[0], *drawn[1:])
 
 
 def ranked(losses: Sequence[float]) -> list[int]:

@@ -18,7 +18,8 @@ from stepladder.data.reading.reader import Source
 from stepladder.errors import DivergedError
 from stepladder.measuring.probe import untouched
 from stepladder.populations.genes import Values
-from stepladder.populations.stack import mean_score
+from stepladder.populations.members import IntervalCancelled
+from stepladder.populations.stack import mean_score, schedule_step
 from stepladder.records import to_json, write_json
 from stepladder.records.from_json import read_record
 from stepladder.records.population import Score
@@ -59,12 +60,30 @@ class Slice(Training):
     Attributes:
         until: examples of the member at its end. A batch is not divided: what it has beyond that,
             the next slice has less.
+        is_cancelled: called after each step.
     """
 
     until: int
+    is_cancelled: Callable[[], bool]
+
+    def lr(self) -> float:
+        """Return the learning rate of the next step, by the examples so far.
+
+        So it does not depend on the batches of earlier slices, which may have had other sizes.
+        """
+        if self.is_adaptive:
+            return super().lr()
+        size, per_epoch = self.recipe.batch.global_batch_size, self.train_reader.steps_per_epoch
+        return self.lr_at(schedule_step(self.position, batch=size, steps_per_epoch=per_epoch))
 
     def reason_to_stop(self) -> str | None:
-        """Return why the slice ends, or None; early stopping is left to the population."""
+        """Return why the slice ends, or None; early stopping is left to the population.
+
+        Raises:
+            IntervalCancelled: if the population is to end.
+        """
+        if self.is_cancelled():
+            raise IntervalCancelled
         return _ENOUGH if self.position.num_examples_seen >= self.until else None
 
 
@@ -76,12 +95,16 @@ class Job:
         task: copied for each slice.
         sources: train; val, which chooses; and test, which judges the winner.
         folder: of the checkpoints.
+        seed: of the recipe; weights that are not trained are those of a model with it.
+        is_cancelled: returns True if the population is to end.
     """
 
     task: Task
     sources: Sources
     device: torch.device
     folder: Path
+    seed: int
+    is_cancelled: Callable[[], bool] = lambda: False
 
 
 def train_slice(job: Job, recipe: Recipe, *, begin: str | None, name: str, until: int) -> Score:
@@ -220,6 +243,11 @@ class SliceMembers:
         self._names = list(self._last)
         self._interval += 1
 
+    @property
+    def is_head(self) -> bool:
+        """Whether the kept weights have the names of the head alone: never."""
+        return False
+
     def _in_turn(self, orders: Sequence[Order]) -> list[Score]:
         """Train slices one after the other."""
         return [train_order(self._job, self._recipe_of, order) for order in orders]
@@ -309,9 +337,15 @@ def with_groups(recipe: Recipe) -> Recipe:
 
 
 def _open(job: Job, recipe: Recipe, loaded: Loaded | None, until: int) -> Slice:
-    """Open the training of a member where a checkpoint ends."""
+    """Open the training of a member where a checkpoint ends.
+
+    What is not trained, such as a trunk with drawn weights, is the same in all members: they take
+    only trained weights from each other.
+    """
     task = copy.copy(job.task)
-    model = make_model(recipe, task, job.device)
+    begins = loaded is None and recipe.seed != job.seed
+    first = make_model(recipe, copy.copy(job.task), job.device) if begins else None
+    model = make_model(replace(recipe, seed=job.seed), task, job.device)
     position = Position() if loaded is None else restore_position(loaded)
     training = Slice.open(
         recipe,
@@ -323,7 +357,11 @@ def _open(job: Job, recipe: Recipe, loaded: Loaded | None, until: int) -> Slice:
         stage=stages_of(recipe.train, recipe.batch)[-1],
         position=position,
         until=until,
+        is_cancelled=job.is_cancelled,
     )
+    if first is not None:
+        names, drawn = training.learned_weights().keys(), first.state_dict()
+        training.load_weights({name: drawn[name] for name in names})
     if loaded is not None:
         groups = training.parts.update.optimizer.param_groups
         own = [{key: group[key] for key in group.keys() - _OF_WEIGHTS} for group in groups]

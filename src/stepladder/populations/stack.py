@@ -29,13 +29,22 @@ class Stack:
     Args:
         weights: of all members, (members, ...), by name.
         config: of the optimizer.
+        is_head: these are the weights of heads.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], config: OptimizerConfig) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], config: OptimizerConfig, *, is_head: bool
+    ) -> None:
+        self._is_head = is_head
         self.weights = dict(weights)
         self.updates = Updates(config, self.weights)
         self.kept: dict[str, Tensor] = {}
         self.position = Position()
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the kept weights have the names of the head alone."""
+        return self._is_head
 
     def inherit(self, parents: Sequence[int]) -> None:
         """Copy weights and optimizer state from the parents."""
@@ -96,6 +105,15 @@ def mean_score(scores: Sequence[Score]) -> Score:
         loss=float(np.mean([score.loss for score in finite])) if finite else float("nan"),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
     )
+
+
+def schedule_step(position: Position, *, batch: int, steps_per_epoch: int) -> float:
+    """Return the step of the schedule at a position, in batches of a size.
+
+    Intervals may end within a batch, and members may have had batches of other sizes: then it is
+    not the number of steps that were taken.
+    """
+    return position.epoch * steps_per_epoch + position.offset / batch
 
 
 def seed_of(seed: int, step: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,12 @@ from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.populations.genes import Values
-from stepladder.populations.stack import MAX_RECIPES, Stack, mean_score, seed_of
-from stepladder.populations.updates import SHARED
+from stepladder.populations.stack import MAX_RECIPES, Stack, mean_score, schedule_step, seed_of
+from stepladder.populations.updates import SHARED, why_no_shared_update
 from stepladder.records.population import Score
 from stepladder.task.contract import Task
 
+_ACCURACY: Final = "accuracy"
 MAX_WEIGHTS = 2_000_000
 """Of a model; for larger ones, a step alone keeps a processor busy."""
 
@@ -32,6 +33,7 @@ class StackedMembers(Stack):
         models: of all members, with the same layers and without buffers.
         readers: of train, val and test; all members see the same batches.
         recipe_of: returns the recipe of a member from its genes.
+        is_head: the models are heads of a larger one.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class StackedMembers(Stack):
         val: Reader,
         test: Reader | None,
         device: torch.device,
+        is_head: bool = False,
     ) -> None:
         self._recipe, self._task = recipe, task
         self._recipe_of = lru_cache(maxsize=MAX_RECIPES)(recipe_of)
@@ -60,6 +63,7 @@ class StackedMembers(Stack):
                 if weight.requires_grad
             },
             recipe.optimizer,
+            is_head=is_head,
         )
 
     def train(self, values: Sequence[Values], num_examples: int) -> None:
@@ -76,11 +80,12 @@ class StackedMembers(Stack):
         self._model.train()
         slopes = vmap(grad(self._loss), in_dims=(0, None, None), randomness="different")
         for batch in self._batches(num_examples):
+            per_epoch, size = reader.steps_per_epoch, self._recipe.batch.global_batch_size
             factor = lr_at(
-                self.position.step,
+                schedule_step(self.position, batch=size, steps_per_epoch=per_epoch),
                 base=1.0,
                 schedule=self._recipe.schedule,
-                steps_per_epoch=reader.steps_per_epoch,
+                steps_per_epoch=per_epoch,
             )
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed_of(self._recipe.seed, self.position.step))
@@ -164,44 +169,52 @@ class StackedMembers(Stack):
     def _scores(self, weights: Mapping[str, Tensor], reader: Reader) -> list[Score]:
         """Return the scores of stacked models on a split."""
         num = len(next(iter(weights.values())))
-        losses, hits = (torch.zeros(num, dtype=torch.float64) for _ in range(2))
-        count, has_classes = 0, True
+        losses, hits, counts = (torch.zeros(num, dtype=torch.float64) for _ in range(3))
+        num_examples, has_accuracy = 0, True
         self._model.eval()
         batches = reader.epoch(0)
         try:
             for batch in batches:
                 there = batch.to(self._device)
                 with torch.no_grad():
-                    own, outputs = vmap(self._metrics, in_dims=(0, None, None))(
+                    found = vmap(self._metrics, in_dims=(0, None, None))(
                         weights, there.inputs, there.targets
                     )
-                losses += own.double().sum(1).cpu()
-                has_classes &= outputs.dim() == 3 and there.targets.dim() == 1
-                if has_classes:
-                    hits += (outputs.argmax(2) == there.targets).double().sum(1).cpu()
-                count += there.ids.numel()
+                losses += found["losses"].double().sum(1).cpu()
+                num_examples += there.ids.numel()
+                has_accuracy &= "hits" in found
+                if has_accuracy:
+                    hits += found["hits"].double().cpu()
+                    counts += found["counts"].double().cpu()
         finally:
             batches.close()
+        accuracies = (hits / counts).tolist() if has_accuracy else [None] * num
         return [
-            Score(loss=float(loss) / count, accuracy=float(hit) / count if has_classes else None)
-            for loss, hit in zip(losses, hits, strict=True)
+            Score(loss=loss / num_examples, accuracy=accuracy)
+            for loss, accuracy in zip(losses.tolist(), accuracies, strict=True)
         ]
 
     def _metrics(
         self, weights: Mapping[str, Tensor], inputs: Any, targets: Any
-    ) -> tuple[Tensor, Tensor]:
+    ) -> dict[str, Tensor]:
+        """Return losses (examples,), and sum and count of the accuracy, if the Task has one."""
         batch = Batch(inputs, targets, torch.arange(len(inputs)))
         found = self._task.metrics(self._bound(weights), batch)
-        outputs = found.losses if found.outputs is None else found.outputs
-        return found.losses, outputs
+        own = {"losses": found.losses}
+        if _ACCURACY in found.sums:
+            own["hits"] = torch.as_tensor(found.sums[_ACCURACY])
+            own["counts"] = torch.as_tensor(found.counts[_ACCURACY])
+        return own
 
 
 def why_not_stacked(recipe: Recipe, model: nn.Module, genes: Sequence[str]) -> str | None:
     """Return why copies of a model cannot be trained at once; None if they can."""
     other = next((gene for gene in genes if gene not in SHARED), None)
     num = sum(weight.numel() for weight in model.parameters())
+    shared = why_no_shared_update(recipe.optimizer)
     reasons = {
         f"{other} cannot differ between models in one program": other is not None,
+        shared or "": shared is not None,
         f"the model has {num:,} weights; above {MAX_WEIGHTS:,}, one at a time is as fast": (
             num > MAX_WEIGHTS
         ),

@@ -89,6 +89,8 @@ def _union(kind: Any, value: object, where: str) -> Any:
     choices = typing.get_args(kind)
     if value is None and type(None) in choices:
         return None
+    if type(value) in choices and type(value) in _SCALARS:  # an int is also a float
+        return _plain(type(value), value, where)
     problem = _wrong(kind, value, where)
     for choice in (choice for choice in choices if choice is not type(None)):
         try:

@@ -85,6 +85,7 @@ class PopulationSummary:
         judged_on: the split that judged the winner; empty without one.
         winner: the best member.
         moments: all members in all intervals.
+        target: value of the monitor at which it was to end; None: it had none.
     """
 
     job: str
@@ -100,6 +101,7 @@ class PopulationSummary:
     judged_on: str
     winner: Winner
     moments: tuple[Moment, ...]
+    target: float | None = None
 
     @property
     def num_generations(self) -> int:

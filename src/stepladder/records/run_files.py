@@ -11,6 +11,7 @@ from stepladder.records.ledger_file import CLIMB_FILE, EARLIER_FILE, LEDGER_FILE
 EVENTS: Final = "events.jsonl"
 CONFIG_FILE: Final = "config.yaml"
 RUN_MARKS: Final = (EVENTS, LEDGER_FILE)  # every run that started has one of them
+POPULATION_MARKS: Final = ("population.state.json", "population.json")
 JOB_MARKS: Final = (*RUN_MARKS, "checks.json")  # also those of a job that was only checked
 RUN_FILES: Final = frozenset(
     {

@@ -78,6 +78,7 @@ def _train(tmp_path: Path) -> Train:
         task: Task | None = None,
         recipe: Recipe = RECIPE,
         overwrite: bool = False,
+        task_name: str = "own.py:Blobs",
         **options,
     ) -> PopulationSummary:
         settings = {"members": 4, "top_frac": 0.25, "genes": "batch.lr 1e-3..1e-1 log", **options}
@@ -89,7 +90,7 @@ def _train(tmp_path: Path) -> Train:
         return train_population(
             job,
             task or Blobs(),
-            task_name="own.py:Blobs",
+            task_name=task_name,
             display=Display(io.StringIO()),
             overwrite=overwrite,
         )

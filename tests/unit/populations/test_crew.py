@@ -111,3 +111,9 @@ def test_a_process_ends_when_its_input_does(tmp_path: Path, train: Train) -> Non
         assert worker._process.wait(30) == 0
     finally:
         worker.close()
+
+
+def test_workers_use_the_gpus_that_this_process_may_use() -> None:
+    assert [module.gpu_of(idx, 2, {}) for idx in range(3)] == ["0", "1", "0"]
+    named = {"CUDA_VISIBLE_DEVICES": "2, GPU-8f3a"}
+    assert [module.gpu_of(idx, 2, named) for idx in range(3)] == ["2", "GPU-8f3a", "2"]

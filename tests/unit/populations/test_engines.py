@@ -8,17 +8,36 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
-from stepladder.config.choices import OptimizerName, PopulationEngine, Split, TrainMode
-from stepladder.config.recipe import BatchConfig, HeadConfig, OptimizerConfig, ScheduleConfig
+from stepladder.config.choices import (
+    Monitor,
+    OptimizerName,
+    PopulationEngine,
+    Split,
+    TrainMode,
+    Where,
+)
+from stepladder.config.recipe import (
+    BatchConfig,
+    FeaturesConfig,
+    HeadConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    StoppingConfig,
+)
 from stepladder.errors import DataError, DivergedError, InterruptedRun, ResourceError, UsageError
-from stepladder.populations import engines, slices
+from stepladder.optim.table import spec_of
+from stepladder.populations import engines, slices, stacked
 from stepladder.populations import run as module
 from stepladder.populations.opening import HALF_OF_VAL
 from stepladder.populations.population import LINEAGE_FILE, STATE_FILE
 from stepladder.populations.run import WINNER
 from stepladder.records.from_json import read_record
 from stepladder.records.population import POPULATION_FILE, PopulationSummary
+from stepladder.reporting.pages.population_page import population_text
+from stepladder.task.contract import Metrics
+from stepladder.training import course
 from stepladder.training.checkpoint.checkpoint import load_best
 from tests.unit.populations.conftest import RECIPE, Blobs, Train, same
 
@@ -252,6 +271,7 @@ def test_the_folder_of_a_run_is_refused(train: Train, tmp_path) -> None:
         (replace(RECIPE, train=TrainMode.HEAD_THEN_ALL), "head_then_all"),
         (replace(RECIPE, device=replace(RECIPE.device, count=2)), "several devices"),
         (replace(RECIPE, data=replace(RECIPE.data, fraction=0.5)), "a sample"),
+        (replace(RECIPE, schedule=ScheduleConfig(max_epochs=3, max_steps=9)), "max_steps"),
     ],
 )
 def test_jobs_that_a_population_refuses(train: Train, recipe, what: str) -> None:
@@ -280,3 +300,200 @@ def test_more_small_models_than_memory_holds(train: Train, monkeypatch) -> None:
     assert "--population.engine slices" in str(caught.value.fix)
     monkeypatch.setattr(engines, "free_bytes", lambda _: 10**9)
     assert train(engine=PopulationEngine.STACKED).num_generations == 3
+
+
+WHOLE = [name for name in OptimizerName if not spec_of(name).is_elementwise]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_optimizers_that_use_whole_weights_train_members_apart(train: Train, name) -> None:
+    recipe = replace(RECIPE, optimizer=OptimizerConfig(name=name))
+    assert train(recipe=recipe, members=2, top_frac=0.5).engine == PopulationEngine.SLICES
+    for engine in (PopulationEngine.STACKED, PopulationEngine.HEADS):
+        with pytest.raises(UsageError, match=r"uses whole weights|its own model or loss"):
+            train(f"asked-{engine}", recipe=recipe, engine=engine)
+
+
+def test_whole_numbers_stay_whole_after_a_kill(train: Train, monkeypatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    options = {
+        "genes": "batch.lr 1e-3..1e-1 log, batch.global_batch_size 4..32 log",
+        "engine": PopulationEngine.SLICES,
+    }
+    expected = train("whole", **options)
+    original, left = slices.train_slice, [6]
+
+    def dying(*args, **kwargs):
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slices, "train_slice", dying)
+        with pytest.raises(Killed):
+            train("cut", **options)
+    assert same(train("cut", **options), expected)
+    assert same(train("cut", **options), expected), "also once it is finished"
+
+
+class Trunk(Blobs):
+    """A trunk whose weights are drawn, and a head."""
+
+    is_random = True
+
+    def build_model(self, recipe):
+        return nn.Sequential(
+            nn.Linear(4, 4), nn.Linear(4, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 4))
+        )
+
+    def split(self, model):
+        return model[:2], self.head_of(model)
+
+    def head_of(self, model):
+        return model[2]
+
+    @property
+    def is_random_before_head(self):
+        return self.is_random
+
+
+class Wrapped(Trunk):
+    """Its head has other names than in the model."""
+
+    is_random = False
+
+    def head_of(self, model):
+        return nn.Sequential(model[2])
+
+
+class Flat(Trunk):
+    """The names of its head are also those of the trunk."""
+
+    is_random = False
+
+
+@pytest.mark.parametrize(
+    ("task", "engine"),
+    [
+        (Trunk(), PopulationEngine.SLICES),
+        (Wrapped(), PopulationEngine.STACKED),
+        (Flat(), PopulationEngine.STACKED),
+        (Flat(), PopulationEngine.SLICES),
+    ],
+)
+def test_the_winner_has_the_trunk_that_its_head_was_trained_on(
+    train: Train, task: Trunk, engine, tmp_path
+) -> None:
+    recipe = replace(RECIPE, train=TrainMode.HEAD)
+    recipe = replace(recipe, features=FeaturesConfig(cached=not task.is_random))
+    found = train(task=task, recipe=recipe, engine=engine, members=6)
+    best = load_best(tmp_path / "run" / WINNER)
+    model = task.build_model(recipe)
+    model.load_state_dict(best.weights)
+    model.eval()
+    for split, wanted in (
+        (Split.VAL, found.winner.validation),
+        (Split.TEST, found.winner.judged),
+    ):
+        inputs, targets = task.data(split).tensors
+        loss = nn.functional.cross_entropy(model(inputs), targets).item()
+        assert loss == pytest.approx(wanted.loss, rel=1e-5)
+
+
+@BOTH
+def test_the_schedule_ends_with_the_last_epoch(train: Train, monkeypatch, engine) -> None:
+    """Also if intervals end within batches, and batches are of different sizes."""
+    seen = []
+
+    def rate(step, *, base, schedule, steps_per_epoch):
+        seen.append(step / (schedule.max_epochs * steps_per_epoch))
+        return base
+
+    monkeypatch.setattr(stacked, "lr_at", rate)
+    monkeypatch.setattr(course, "lr_at", rate)
+    genes = "batch.lr 1e-3..1e-1 log"
+    if engine is PopulationEngine.SLICES:
+        genes += ", batch.global_batch_size 4..32"
+    train(engine=engine, genes=genes, interval=20, members=2)
+    assert 0.9 < max(seen) < 1
+
+
+class Line(Blobs):
+    """A number for each example, without classes."""
+
+    def build_model(self, recipe):
+        return nn.Linear(4, 1)
+
+    def data(self, split: Split):
+        inputs = super().data(split).tensors[0]
+        return TensorDataset(inputs, inputs.sum(1, keepdim=True))
+
+    def loss(self, model, batch):
+        return (model(batch.inputs) - batch.targets).square().mean(1)
+
+    def metrics(self, model, batch):
+        outputs = model(batch.inputs)
+        return Metrics(losses=(outputs - batch.targets).square().mean(1), outputs=outputs)
+
+
+@BOTH
+def test_a_task_without_accuracy_has_none(train: Train, engine) -> None:
+    found = train(task=Line(), engine=engine)
+    assert all(moment.score.accuracy is None for moment in found.moments)
+    by_accuracy = replace(RECIPE, stopping=StoppingConfig(monitor=Monitor.VAL_ACCURACY))
+    with pytest.raises(UsageError, match="cannot be chosen by accuracy"):
+        train("other", task=Line(), engine=engine, recipe=by_accuracy, target=0.9)
+
+
+def test_a_target_outside_its_range_is_refused_and_one_not_reached_is_told(train: Train) -> None:
+    recipe = replace(RECIPE, stopping=StoppingConfig(monitor=Monitor.VAL_ACCURACY))
+    with pytest.raises(UsageError, match="accuracy of 90") as caught:
+        train(recipe=recipe, target=90.0)
+    assert "0.9" in str(caught.value.fix)
+    assert "the target 1 was not reached, but 0." in population_text(
+        train(recipe=recipe, target=1.0)
+    )
+    assert "target" not in population_text(train("plain", recipe=recipe))
+
+
+def test_choices_that_depend_on_the_machine_are_kept(train: Train, monkeypatch) -> None:
+    """Another free memory, a Task at the same place, or the data elsewhere are the same job."""
+    recipe = replace(RECIPE, train=TrainMode.HEAD)
+    task = Flat()
+    found = train(task=task, recipe=recipe)
+    seen = []
+    original = module.settled
+
+    def settled(own, *args, **kwargs):
+        seen.append(own.features.cached)
+        return original(own, *args, **kwargs)
+
+    monkeypatch.setattr(module, "settled", settled)
+    there = replace(recipe, data=replace(recipe.data, where=Where.MEMORY))
+    assert same(train(task=task, recipe=there, task_name="./own.py:Blobs"), found)
+    assert seen == [found.engine == PopulationEngine.STACKED]
+    assert seen != [recipe.features.cached], "it was left open"
+
+
+def test_a_signal_ends_a_slice_at_its_next_step(train: Train, monkeypatch) -> None:
+    expected = train("whole", engine=PopulationEngine.SLICES)
+    steps = iter(range(1000))
+
+    class Guard(module.SignalGuard):
+        @property
+        def requested(self):
+            return 15 if next(steps) > 40 else 0
+
+        @requested.setter
+        def requested(self, value):
+            pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "SignalGuard", Guard)
+        with pytest.raises(InterruptedRun, match="state is saved"):
+            train("cut", engine=PopulationEngine.SLICES)
+    assert next(steps) < 60
+    assert same(train("cut", engine=PopulationEngine.SLICES), expected)

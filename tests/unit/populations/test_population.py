@@ -172,7 +172,7 @@ def test_if_all_diverge_the_range_of_the_learning_rate_is_named(tmp_path) -> Non
         population.run()
     assert caught.value.exit_code == 5
     assert "0..0.1" in str(caught.value.fix)
-    assert read_state(tmp_path).generation == 0, "the state from before is intact"
+    assert read_state(tmp_path) is None, "with another range, it begins again in this folder"
 
 
 def test_equal_accuracies_are_ranked_by_loss(tmp_path) -> None:

@@ -477,3 +477,15 @@ def test_clipping_and_weight_decay_survive_a_resume(
         run(job(tmp_path / "broken", **settings), broken)
     run(job(tmp_path / "broken", **settings), points())
     assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
+@pytest.mark.parametrize("name", ["population.state.json", "population.json"])
+def test_the_folder_of_a_population_is_refused(
+    name: str, tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+) -> None:
+    made = job(tmp_path / "run")
+    run(made, points())
+    (tmp_path / "run" / name).write_text("{}")
+    for options in ({}, {"overwrite": True}):
+        with pytest.raises(UsageError, match="has a population"):
+            run(made, points(), **options)

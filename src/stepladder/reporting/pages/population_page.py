@@ -21,9 +21,10 @@ from stepladder.reporting.html import template
 from stepladder.reporting.links import save_page
 from stepladder.training.output.wording import clean, percent, rough_time
 
+TARGET: Final = "target"
 POPULATION_PAGE: Final = "population.html"
 ENDS: Final = {
-    "target": "the target was reached",
+    TARGET: "the target was reached",
     "no_progress": "no member became better",
     "max_epochs": "the last epoch was reached",
     "max_time": "the time was over",
@@ -56,8 +57,18 @@ def interval_line(moments: Sequence[Moment], best: Moment | None) -> str:
 
 def score_words(score: Score) -> str:
     """Return a score in words."""
-    loss = f"loss {score.loss:.4f}"
+    loss = f"loss {score.loss:.4f}" if score.loss < 1e6 else f"loss {score.loss:.3g}"
     return loss if score.accuracy is None else f"{loss}, accuracy {percent(score.accuracy)}"
+
+
+def end_words(found: PopulationSummary) -> str:
+    """Return why a population ended, and that its target was not reached, if it had one."""
+    if found.target is None or found.ended == TARGET:
+        return ENDS[found.ended]
+    best = found.winner.validation
+    is_loss = found.monitor == "val_loss" or best.accuracy is None
+    reached = best.loss if is_loss else best.accuracy
+    return f"{ENDS[found.ended]}; the target {found.target:g} was not reached, but {reached:.4g}"
 
 
 def population_text(found: PopulationSummary) -> str:
@@ -66,7 +77,7 @@ def population_text(found: PopulationSummary) -> str:
     lines = [
         f"{found.num_members} members ({_ENGINES[found.engine]}), {found.num_generations} "
         f"intervals of {found.interval:,} examples, {rough_time(found.seconds)}: "
-        f"{ENDS[found.ended]}",
+        f"{end_words(found)}",
         f"winner: member {win.member + 1} of interval {win.generation + 1}",
         f"  on validation, by which it was chosen: {score_words(win.validation)}",
     ]
@@ -113,7 +124,7 @@ def render_population(found: PopulationSummary) -> str:
         caption=f"{'accuracy' if is_accuracy else 'loss'} of the winner on {where}",
         title=f"{found.num_members} members, {_ENGINES[found.engine]}; {found.num_generations} "
         f"intervals of {found.interval:,} examples in {rough_time(found.seconds)}; "
-        f"{ENDS[found.ended]}",
+        f"{end_words(found)}",
         flattery=optimism_words(found),
         scores=_scores(found),
         figures=list(figures(found).values()),

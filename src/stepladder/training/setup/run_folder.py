@@ -18,6 +18,7 @@ from stepladder.machine.filesystem import FileCalls, remove
 from stepladder.parallel.failures import LOGS
 from stepladder.records import write_bytes
 from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_aside
+from stepladder.records.run_files import POPULATION_MARKS, has_any
 from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.folder_checks import probe, saving
 from stepladder.training.setup.run_lock import LOCK_FILE, RunLock
@@ -203,8 +204,25 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
+def _require_no_population(folder: Path) -> None:
+    """Check that a folder has no population, whose files a run would be mixed with.
+
+    Raises:
+        UsageError: if it has.
+    """
+    if has_any(folder, POPULATION_MARKS):
+        raise UsageError(
+            "the folder has a population, not a run",
+            where=str(folder),
+            fix="Choose another folder: --run.dir FOLDER",
+        )
+
+
 class RunFolder:
     """Creates or opens the folder, and tests what its file system supports.
+
+    Args:
+        is_population: it is for a population; otherwise the folder must not have one.
 
     Attributes:
         path: the folder.
@@ -217,10 +235,14 @@ class RunFolder:
         ResourceError: if it cannot be written.
     """
 
-    def __init__(self, path: Path, *, ops: FileCalls | None = None) -> None:
+    def __init__(
+        self, path: Path, *, ops: FileCalls | None = None, is_population: bool = False
+    ) -> None:
         self.path = path
         self._ops = ops or FileCalls()
         make_folder(path)
+        if not is_population:
+            _require_no_population(path)
         own = [name for name in self._own_names() if name not in _WRITTEN_FIRST]
         if CONFIG not in own and (path / LEDGER_FILE).exists():  # a climb writes it first
             own = [name for name in own if name != REPORT]
