@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.config.choices import PopulationEngine, Selection
+from stepladder.config.choices import Monitor, PopulationEngine, Selection
 from stepladder.config.options import JobConfig, PopulationConfig, RunConfig
+from stepladder.config.recipe import StoppingConfig
 from stepladder.errors import UsageError
 from stepladder.populations.run import WINNER, train_population
-from stepladder.records.population import PopulationSummary
+from stepladder.records.population import LINEAGE_FILE, PopulationSummary
 from stepladder.task.load import load_task
 from stepladder.training.checkpoint.checkpoint import load_best
 from stepladder.training.output.display import Display
@@ -31,10 +32,12 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "local")
 
 
-def train(folder: Path, **options) -> PopulationSummary:
+def train(folder: Path, *, monitor=Monitor.VAL_LOSS, **options) -> PopulationSummary:
+    recipe = replace(conftest.RECIPE, device=replace(conftest.RECIPE.device, threads=1))
+    recipe = replace(recipe, stopping=StoppingConfig(monitor=monitor))
     settings = {"genes": "batch.lr 1e-3..1e-1 log", "engine": PopulationEngine.RAY, **options}
     job = JobConfig(
-        recipe=replace(conftest.RECIPE, device=replace(conftest.RECIPE.device, threads=1)),
+        recipe=recipe,
         run=RunConfig(dir=folder),
         population=PopulationConfig(members=4, top_frac=0.25, **settings),
     )
@@ -44,6 +47,8 @@ def train(folder: Path, **options) -> PopulationSummary:
 
 def test_tune_trains_and_selects_members(tmp_path: Path) -> None:
     found = train(tmp_path / "run")
+    lines = (tmp_path / "run" / LINEAGE_FILE).read_text().splitlines()
+    assert len(lines) == len(found.moments)
     assert found.engine == PopulationEngine.RAY
     assert [moment.generation for moment in found.moments] == [0] * 4 + [1] * 4 + [2] * 4
     assert all(one.parent == one.member for one in found.moments if one.generation == 0)
@@ -66,5 +71,17 @@ def test_tune_trains_and_selects_members(tmp_path: Path) -> None:
 
 
 def test_what_tunes_scheduler_does_not_do_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"population\.selection"):
-        train(tmp_path / "run", selection=Selection.TOP_K)
+    for options in ({"selection": Selection.TOP_K}, {"patience": 3}, {"target": 0.5}):
+        with pytest.raises(UsageError, match=rf"population\.{next(iter(options))} is not"):
+            train(tmp_path / "run", **options)
+
+
+def test_members_are_chosen_by_what_is_monitored(tmp_path: Path) -> None:
+    """The highest accuracy of an interval is never among those that take from others."""
+    found = train(tmp_path / "run", monitor=Monitor.VAL_ACCURACY)
+    accuracies = [one.score.accuracy for one in found.moments]
+    assert found.winner.validation.accuracy == max(accuracies)
+    for one in found.moments:
+        if one.parent != one.member:
+            before = [m for m in found.moments if m.generation == one.generation - 1]
+            assert before[one.parent].score.accuracy >= before[one.member].score.accuracy
