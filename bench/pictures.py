@@ -1,207 +1,95 @@
-"""Draw the curves of benchmarks as pictures for the docs, from their results.
-
-python -m bench.pictures
-"""
+"""Tables of pictures for benchmarks: the demo's photographs, and the Caltech-101 subset."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from collections.abc import Mapping, Sequence
+import csv
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from statistics import median
-from typing import Any, Final
 
-from markupsafe import Markup, escape
+from bench.unpack import unpack
 
-from stepladder.records.from_json import from_json
-from stepladder.records.population import PopulationSummary
-from stepladder.reporting.charts.family import family_tree
-from stepladder.reporting.charts.lines import Series, line_chart
-from stepladder.reporting.charts.scales import SHARE
-from stepladder.reporting.pages.population_page import figures
+Row = tuple[Path, str, str]
+"""File, class, split."""
 
-ROOT: Final = Path(__file__).parents[1]
-DOCS: Final = ROOT / "docs"
-RESULTS: Final = ROOT / "bench" / "results"
-_COLORS: Final = {
-    "run1": "#2458a8",
-    "run2": "#a8742a",
-    "run3": "#2d7d57",
-    "run4": "#a8577f",
-    "run5": "#7a6aa8",
-    "run6": "#c2571a",
-    "run7": "#8cc1b8",
-    "train": "#a8742a",
-    "val": "#2458a8",
-    "ideal": "#a9adb4",
-}
-_TEMPLATES: Final = ROOT / "src" / "stepladder" / "reporting" / "templates"
-_LEGEND: Final = 24
+SUFFIXES = (".jpg", ".jpeg", ".png")
+HELD_OUT_A_CLASS = 5
 
 
-def standalone(svg: Markup, title: str, keys: Sequence[tuple[str, str]]) -> str:
-    """Return a chart of a page as a file: with its colors, and a line with its title and legend.
+def folder_rows(root: Path) -> list[Row]:
+    """List ROOT/SPLIT/CLASS/PICTURE, sorted."""
+    return [
+        (path, path.parent.name, path.parent.parent.name)
+        for path in sorted(root.glob("*/*/*"))
+        if path.suffix.lower() in SUFFIXES
+    ]
 
-    Args:
-        keys: the legend, as (class, name).
+
+def demo_rows(root: Path) -> list[Row]:
+    """List the demo's photographs.
+
+    Raises:
+        SystemExit: if they have not been downloaded.
     """
-    text = re.sub(r' data-chart="[^"]*"', "", str(svg))
-    found = re.match(r'<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
-    assert found is not None
-    width, height = float(found[1]), float(found[2]) + _LEGEND
-    inside = text[text.index(">") + 1 : text.rindex("</svg>")]
-    marks, at = [], 12 + 6.6 * len(title) + 14
-    for style, name in keys:
-        color = _COLORS[style]
-        marks.append(
-            f'<rect x="{at:.0f}" y="11" width="14" height="3" fill="{color}"/>'
-            f'<text x="{at + 19:.0f}" y="16">{escape(name)}</text>'
-        )
-        at += 19 + 6.2 * len(name) + 16
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
-        f'width="{width:g}" height="{height:g}" role="img"><title>{escape(title)}</title>'
-        f"<style>{_style()}</style>"
-        f'<rect width="{width:g}" height="{height:g}" fill="#fdfdfb"/>'
-        f'<text class="title" x="12" y="16">{escape(title)}</text>{"".join(marks)}'
-        f'<g class="chart family" transform="translate(0,{_LEGEND})">{inside}</g></svg>\n'
-    )
+    if not root.is_dir():
+        raise SystemExit(f"{root}: no photographs found; run `make demo` first")
+    return folder_rows(root)
 
 
-def _style() -> str:
-    lines = "".join(
-        f".line.{name}{{stroke:{color}}}.dot.{name},.band.{name}{{fill:{color}}}"
-        for name, color in _COLORS.items()
-    )
-    return (
-        "text{font:11px system-ui,sans-serif;fill:#6a6e75}.title{fill:#1d1f22;font-weight:600}"
-        ".grid,.axis{fill:none;stroke:#e3e2dc}.line{fill:none;stroke-width:1.8}"
-        ".band{fill-opacity:.15}.kin{fill:none;stroke:#e3e2dc}.kin.copied{stroke:#a8742a;"
-        "stroke-opacity:.55}.kin.way{stroke:#2458a8;stroke-width:2.5}.node{fill:#6a6e75}"
-        f".node.way{{fill:#2458a8}}.node.lost{{fill:#c2571a}}{lines}"
-    )
+def caltech_rows(tar: Path, folder: Path) -> list[Row]:
+    """Unpack the Caltech-101 subset, and move five pictures of each class from train to val."""
+    unpack(tar, folder)
+    rows = folder_rows(folder / "caltech101")
+    return hold_out(rows, HELD_OUT_A_CLASS)
 
 
-def pictures() -> dict[str, str]:
-    """Return the pictures by their path in the docs."""
-    found = {f"pictures/optimizers/{name}.svg": text for name, text in _of_optimizers().items()}
-    return found | {
-        f"pictures/population/{name}.svg": text for name, text in _of_population().items()
-    }
+def hold_out(rows: Iterable[Row], count: int) -> list[Row]:
+    """Move `count` pictures of each class from train to val, those with the smallest sha256."""
+    by_class: Mapping[str, list[tuple[str, Path]]] = defaultdict(list)
+    kept = []
+    for path, label, split in rows:
+        if split == "train":
+            by_class[label].append((hashlib.sha256(path.read_bytes()).hexdigest(), path))
+        else:
+            kept.append((path, label, split))
+    for label, hashed in by_class.items():
+        for rank, (_, path) in enumerate(sorted(hashed)):
+            kept.append((path, label, "val" if rank < count else "train"))
+    return sorted(kept)
 
 
-def _results(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+def take_few(rows: Iterable[Row], *, num_classes: int, count: int) -> list[Row]:
+    """Keep the first pictures of each split of the first classes, for a smoke test."""
+    rows = list(rows)
+    classes = sorted({label for _, label, _ in rows})[:num_classes]
+    num_seen: dict[tuple[str, str], int] = defaultdict(int)
+    few = []
+    for row in rows:
+        key = row[1], row[2]
+        if row[1] in classes and num_seen[key] < count:
+            num_seen[key] += 1
+            few.append(row)
+    return few
 
 
-def _of_optimizers() -> dict[str, str]:
-    return {**_of_autoencoder(), **_of_large_batches()}
+def write_table(rows: Iterable[Row], path: Path) -> Path:
+    """Write the CSV of path, label, split that `prepare` and the contenders read."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("path", "label", "split"))
+        writer.writerows((str(picture.resolve()), label, split) for picture, label, split in rows)
+    return path
 
 
-def _of_autoencoder() -> dict[str, str]:
-    """Return the loss of the autoencoder by steps and by seconds, the median of the seeds."""
-    records = _results("autoencoder")["rounds"]
-    curves: dict[str, list[Mapping[str, Any]]] = {}
-    step_s: dict[str, list[float]] = {}
-    for one in records:
-        if "curve" in one:
-            curves.setdefault(one["name"], []).append(one["curve"])
-        elif "step_s" in one:
-            step_s.setdefault(one["name"], []).append(one["step_s"])
-    found = {}
-    for name, label in (("steps", "steps"), ("seconds", "seconds")):
-        lines = []
-        for idx, (optimizer, some) in enumerate(curves.items()):
-            factor = median(step_s[optimizer]) if name == "seconds" else 1.0
-            ys = [median(values) for values in zip(*(one["losses"] for one in some), strict=True)]
-            xs = [factor * step for step in some[0]["steps"]]
-            lines.append(Series(name=optimizer, style=f"run{idx + 1}", xs=xs, ys=ys))
-        svg = line_chart(
-            lines, title=f"loss of an autoencoder by {label}", x_label=label, may_be_log=True
-        )
-        assert svg is not None
-        keys = [(line.style, line.name) for line in lines]
-        found[f"autoencoder-{name}"] = standalone(svg, f"Loss by {label}", keys)
-    return found
-
-
-def _of_large_batches() -> dict[str, str]:
-    """Return what came out of larger batches, by optimizer and rule: means of the seeds."""
-    records = [one for one in _results("large_batches")["rounds"] if one["seed"] > 0]
-    cases = list(dict.fromkeys((one["name"], one["rule"]) for one in records))
-    cases = [case for case in cases if case[1] != "none" or case[0] == "sgd"]
-    found = {}
-    for value, title in (("accuracy", "Accuracy on validation"), ("sharpness", "Sharpness")):
-        lines = []
-        for idx, (name, rule) in enumerate(cases):
-            own = [one for one in records if (one["name"], one["rule"]) == (name, rule)]
-            base = [one for one in records if one["name"] == name and one["batch"] == 32]
-            by_batch: dict[int, list[float]] = {}
-            for one in {json.dumps(one): one for one in (*base, *own)}.values():
-                by_batch.setdefault(one["batch"], []).append(one["found"][value])
-            kept = {
-                batch: values
-                for batch, values in sorted(by_batch.items())
-                if all(map(math.isfinite, values)) and _has_learnt(own, base, batch)
-            }
-            lines.append(
-                Series(
-                    name=f"{name} {rule}",
-                    style=f"run{idx % 9 + 1}",
-                    xs=[float(batch) for batch in kept],
-                    ys=[sum(values) / len(values) for values in kept.values()],
-                )
-            )
-        svg = line_chart(
-            lines,
-            title=f"{title} by batch",
-            x_label="batch",
-            is_log_x=True,
-            **({"y_unit": SHARE} if value == "accuracy" else {"may_be_log": True}),
-        )
-        assert svg is not None
-        keys = [(line.style, line.name) for line in lines]
-        found[f"large-batches-{value}"] = standalone(svg, title, keys)
-    return found
-
-
-def _has_learnt(
-    own: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]], batch: int
-) -> bool:
-    """Return whether trainings with a batch are better than chance, so that sharpness says much."""
-    some = [one["found"]["accuracy"] for one in (*own, *base) if one["batch"] == batch]
-    return min(some) > 0.3
-
-
-def _of_population() -> dict[str, str]:
-    """Return the family tree, the scores and the genes of a population on the demo's features."""
-    summary = from_json(PopulationSummary, _results("population_demo")["population"])
-    found = {
-        "family": standalone(
-            family_tree(summary.moments, summary.path()),
-            "Family tree: a column for each interval, a row for each member",
-            (("val", "way to the winner"), ("train", "took the weights of another")),
-        )
-    }
-    drawn = figures(summary)
-    for name, key in (("progress", "progress"), ("lr", "batch.lr")):
-        figure = drawn[key]
-        assert figure.svg is not None
-        found[name] = standalone(figure.svg, figure.title, figure.keys)
-    return found
-
-
-def main() -> None:
-    """Write all pictures."""
-    for name, text in pictures().items():
-        path = DOCS / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(path.relative_to(ROOT))
-
-
-if __name__ == "__main__":
-    main()
+def forget_pages(files: Iterable[Path]) -> None:
+    """Ask the kernel to drop files from its page cache, for a cold start of each reader."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for path in files:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)

@@ -65,6 +65,7 @@ SCRIPTS = (
 )
 """The last seven together take hours; see --help of each."""
 ELSEWHERE = {
+    "optim.race": "is what the races of optimizers share",
     "gpu.climb": "needs a GPU: bench/gpu/run.sh",
     "devices.asynchronous": "takes half an hour: name a log",
     "devices.memory_limit": "runs here as root if memory cgroups may be made",

@@ -2,7 +2,7 @@
 
     python -m bench.populations.demo [STORE]
 
-Writes results/population_demo.json, from which `bench.pictures` draws the family tree, the scores
+Writes results/population_demo.json, from which `bench.curves` draws the family tree, the scores
 and the genes.
 """
 

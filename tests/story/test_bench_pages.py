@@ -60,6 +60,12 @@ def test_parallelism() -> None:
     assert text == module.page(text)
 
 
+def test_curves() -> None:
+    """The pictures in the docs are those of the results."""
+    for name, text in importlib.import_module("bench.curves").pictures().items():
+        assert (ROOT / "docs" / name).read_text() == text, name
+
+
 def test_benchmarks() -> None:
     page = importlib.import_module("bench.benchmarks_page").page()
     assert (ROOT / "docs" / "benchmarks.md").read_text() == page
