@@ -86,7 +86,7 @@ def problem(store: Path) -> Problem:
         network=network,
         num=len(images),
         batch=32,
-        every=10,
+        every=5,
         loss=lambda model, rows: scored(model, images[rows], labels[rows]),
         measured=measured,
         kind="cross_entropy",
@@ -102,7 +102,7 @@ def _small(batch: object) -> tuple[Tensor, Tensor]:
 
 def main() -> None:
     """Race on the photographs."""
-    parser = arguments(__doc__, steps=80)
+    parser = arguments(__doc__, steps=40)
     parser.add_argument("store", type=Path, nargs="?", default=Path("demo_data/store"))
     args = parser.parse_args()
     race(problem(args.store), args)
