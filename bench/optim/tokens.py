@@ -47,12 +47,13 @@ TRIALS: Final[Trials] = {
         {
             "lr": lr,
             "damping": damping,
-            "kl_clip": 1.0,
+            "kl_clip": kl_clip,
             "factor_every": 2,
             "inverse_every": INVERSE_EVERY,
         }
+        for kl_clip in (1e-3, 1e-2)
         for damping in (0.01, 0.1)
-        for lr in (0.03, 0.1, 0.3, 1.0)
+        for lr in (0.1, 0.3)
     ],
 }
 """Eight trials each."""

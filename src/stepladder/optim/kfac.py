@@ -295,13 +295,16 @@ class Kfac(OwnOptimizer):
 
 
 def _sampled(outputs: Tensor, loss: Loss) -> Tensor:
-    """Return labels, drawn from what the outputs predict."""
+    """Return labels, drawn from what the outputs predict; any, where these are not finite.
+
+    A training that diverges is told by its loss, which this must not precede.
+    """
     if loss == "squared_error":
         return outputs + torch.randn_like(outputs)
     if loss == "binary_cross_entropy":
-        return torch.bernoulli(outputs.sigmoid())
+        return torch.bernoulli(outputs.sigmoid().nan_to_num(nan=0.5))
     chances = outputs.movedim(1, -1).softmax(dim=-1)
-    rows = chances.reshape(-1, chances.shape[-1])
+    rows = chances.reshape(-1, chances.shape[-1]).nan_to_num(nan=1.0)
     return torch.multinomial(rows, 1).reshape(chances.shape[:-1])
 
 

@@ -385,3 +385,14 @@ def test_scripts_take_it_from_the_package() -> None:
     optimizer.step()
     with pytest.raises(AttributeError, match="has no attribute 'Newton'"):
         stepladder.optim.Newton  # noqa: B018
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary_cross_entropy", "squared_error"])
+@pytest.mark.filterwarnings("ignore:K-FAC, layer")
+def test_outputs_that_are_not_finite_are_left_to_the_loss(loss: str) -> None:
+    """A script that checks its loss gets there, and the weights stay finite."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    optimizer = KFAC(model, lr=0.1)
+    outputs = model(torch.full((5, 3), torch.nan))
+    optimizer.observe(outputs, loss)
+    assert not outputs.sum().isfinite()
