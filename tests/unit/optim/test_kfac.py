@@ -392,7 +392,8 @@ def test_scripts_take_it_from_the_package() -> None:
 def test_outputs_that_are_not_finite_are_left_to_the_loss(loss: str) -> None:
     """A script that checks its loss gets there, and the weights stay finite."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    optimizer = KFAC(model, lr=0.1)
+    optimizer = stepladder.optim.KFAC(model, lr=0.1)
     outputs = model(torch.full((5, 3), torch.nan))
     optimizer.observe(outputs, loss)
     assert not outputs.sum().isfinite()
+    assert all(weight.isfinite().all() for weight in model.parameters())
