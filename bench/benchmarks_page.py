@@ -54,6 +54,22 @@ SECTIONS = (
         "and had 87.6 % on test, where ours had 89.2 %.",
     ),
     Section(
+        "autoencoder",
+        "Optimizers on a deep autoencoder",
+        "Steps and seconds to the loss of tuned Adam, each optimizer tuned with as many trials.",
+    ),
+    Section(
+        "tokens",
+        "Optimizers on a transformer",
+        "The same on the characters of a text.",
+    ),
+    Section(
+        "large_batches",
+        "Larger batches",
+        "What optimizers and rules for the learning rate make of larger batches, with as many "
+        "epochs.",
+    ),
+    Section(
         "heads_at_once",
         "Heads in one program",
         "A population of linear heads on features, trained by `stepladder population` in one "

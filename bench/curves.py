@@ -103,12 +103,13 @@ def _results(name: str) -> dict[str, Any]:
 
 
 def _of_optimizers() -> dict[str, str]:
-    return {**_of_autoencoder(), **_of_large_batches()}
+    races = [_of_race("autoencoder", "an autoencoder"), _of_race("tokens", "a transformer")]
+    return {**races[0], **races[1], **_of_large_batches()}
 
 
-def _of_autoencoder() -> dict[str, str]:
-    """Return the loss of the autoencoder by steps and by seconds, the median of the seeds."""
-    records = _results("autoencoder")["rounds"]
+def _of_race(problem: str, named: str) -> dict[str, str]:
+    """Return the loss by steps and by seconds, the median of the seeds."""
+    records = _results(problem)["rounds"]
     curves: dict[str, list[Mapping[str, Any]]] = {}
     step_s: dict[str, list[float]] = {}
     for one in records:
@@ -124,12 +125,10 @@ def _of_autoencoder() -> dict[str, str]:
             ys = [median(values) for values in zip(*(one["losses"] for one in some), strict=True)]
             xs = [factor * step for step in some[0]["steps"]]
             lines.append(Series(name=optimizer, style=f"run{idx + 1}", xs=xs, ys=ys))
-        svg = line_chart(
-            lines, title=f"loss of an autoencoder by {label}", x_label=label, may_be_log=True
-        )
+        svg = line_chart(lines, title=f"loss of {named} by {label}", x_label=label, may_be_log=True)
         assert svg is not None
         keys = [(line.style, line.name) for line in lines]
-        found[f"autoencoder-{name}"] = standalone(svg, f"Loss by {label}", keys)
+        found[f"{problem}-{name}"] = standalone(svg, f"Loss by {label}", keys)
     return found
 
 
