@@ -297,7 +297,7 @@ class Kfac(OwnOptimizer):
 def _sampled(outputs: Tensor, loss: Loss) -> Tensor:
     """Return labels, drawn from what the outputs predict; any, where these are not finite.
 
-    A training that diverges is told by its loss, which this must not precede.
+    The loss shows that a training diverges; a script that checks it has to get there.
     """
     if loss == "squared_error":
         return outputs + torch.randn_like(outputs)
