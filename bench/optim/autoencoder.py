@@ -16,36 +16,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.optim.race import INVERSE_EVERY, Problem, Trials, arguments, race
+from bench.optim.race import INVERSE_EVERY, Problem, Trials, arguments, grid, race
 from bench.optim.strokes import digits
 
 SIZES: Final = (784, 1000, 500, 250, 30)
 NUM: Final = 20_000
 TRIALS: Final[Trials] = {
-    "sgd": [
-        {"lr": lr, "momentum": momentum}
-        for momentum in (0.9, 0.99)
-        for lr in (0.001, 0.003, 0.01, 0.03)
-    ],
-    "adam": [
-        {"lr": lr, "beta1": beta1} for beta1 in (0.9, 0.95) for lr in (3e-4, 1e-3, 3e-3, 1e-2)
-    ],
-    "soap": [
-        {"lr": lr, "beta1": beta1, "inverse_every": INVERSE_EVERY}
-        for beta1 in (0.9, 0.95)
-        for lr in (1e-3, 3e-3, 1e-2, 3e-2)
-    ],
-    "kfac": [
-        {
-            "lr": lr,
-            "damping": damping,
-            "kl_clip": 1.0,
-            "factor_every": 2,
-            "inverse_every": INVERSE_EVERY,
-        }
-        for damping in (0.1, 0.3)
-        for lr in (0.03, 0.1, 0.3, 1.0)
-    ],
+    "sgd": grid(lr=(0.001, 0.003, 0.01, 0.03), momentum=(0.9, 0.99)),
+    "adam": grid(lr=(3e-4, 1e-3, 3e-3, 1e-2), beta1=(0.9, 0.95)),
+    "soap": grid(lr=(1e-3, 3e-3, 1e-2, 3e-2), beta1=(0.9, 0.95), inverse_every=INVERSE_EVERY),
+    "kfac": grid(
+        lr=(0.03, 0.1, 0.3, 1.0),
+        damping=(0.1, 0.3),
+        kl_clip=1.0,
+        factor_every=2,
+        inverse_every=INVERSE_EVERY,
+    ),
 }
 """Eight trials each."""
 

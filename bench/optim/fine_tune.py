@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.optim.race import INVERSE_EVERY, Problem, Trials, arguments, race
+from bench.optim.race import INVERSE_EVERY, Problem, Trials, arguments, grid, race
 from stepladder.config.choices import TrainMode
 from stepladder.config.recipe import DataConfig, Recipe
 from stepladder.models.features import evaluating
@@ -29,19 +29,16 @@ from stepladder.training.setup.build import make_model, open_sources
 SIDE: Final = 96
 HELD_OUT: Final = 200
 TRIALS: Final[Trials] = {
-    "sgd": [{"lr": lr, "momentum": 0.9} for lr in (0.003, 0.01, 0.03, 0.1)],
-    "adam": [{"lr": lr} for lr in (1e-4, 3e-4, 1e-3, 3e-3)],
-    "soap": [{"lr": lr, "inverse_every": INVERSE_EVERY} for lr in (1e-4, 3e-4, 1e-3, 3e-3)],
-    "kfac": [
-        {
-            "lr": lr,
-            "damping": 0.01,
-            "kl_clip": 1.0,
-            "factor_every": 2,
-            "inverse_every": INVERSE_EVERY,
-        }
-        for lr in (0.003, 0.01, 0.03, 0.1)
-    ],
+    "sgd": grid(lr=(0.003, 0.01, 0.03, 0.1), momentum=0.9),
+    "adam": grid(lr=(1e-4, 3e-4, 1e-3, 3e-3)),
+    "soap": grid(lr=(1e-4, 3e-4, 1e-3, 3e-3), inverse_every=INVERSE_EVERY),
+    "kfac": grid(
+        lr=(0.003, 0.01, 0.03, 0.1),
+        damping=0.01,
+        kl_clip=1.0,
+        factor_every=2,
+        inverse_every=INVERSE_EVERY,
+    ),
 }
 """Four trials each."""
 

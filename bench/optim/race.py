@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -36,6 +37,12 @@ _NUM_BEST: Final = 2
 _ROUNDS: Final = 8
 _STAGES: Final = ("curves", "times")
 Trials = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def grid(**options: float | Sequence[float]) -> list[dict[str, float]]:
+    """Return all combinations of options; the last one that has several varies fastest."""
+    values = [one if isinstance(one, Sequence) else (one,) for one in options.values()]
+    return [dict(zip(options, some, strict=True)) for some in product(*values)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.optim.race import INVERSE_EVERY, Problem, Trials, arguments, race
+from bench.optim.race import INVERSE_EVERY, Problem, Trials, arguments, grid, race
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 WIDTH: Final = 64
@@ -25,36 +25,17 @@ HEADS: Final = 2
 LENGTH: Final = 64
 HELD_OUT: Final = 64  # sequences
 TRIALS: Final[Trials] = {
-    "sgd": [
-        {"lr": lr, "momentum": momentum}
-        for momentum in (0.9, 0.99)
-        for lr in (0.01, 0.03, 0.1, 0.3)
-    ],
-    "adam": [
-        {"lr": lr, "beta1": beta1} for beta1 in (0.9, 0.95) for lr in (1e-3, 3e-3, 1e-2, 3e-2)
-    ],
-    "soap": [
-        {"lr": lr, "beta1": beta1, "inverse_every": INVERSE_EVERY}
-        for beta1 in (0.9, 0.95)
-        for lr in (1e-3, 3e-3, 1e-2, 3e-2)
-    ],
-    "muon": [
-        {"lr": lr, "momentum": momentum}
-        for momentum in (0.9, 0.95)
-        for lr in (1e-3, 3e-3, 1e-2, 3e-2)
-    ],
-    "kfac": [
-        {
-            "lr": lr,
-            "damping": damping,
-            "kl_clip": kl_clip,
-            "factor_every": 2,
-            "inverse_every": INVERSE_EVERY,
-        }
-        for kl_clip in (1e-3, 1e-2)
-        for damping in (0.01, 0.1)
-        for lr in (0.1, 0.3)
-    ],
+    "sgd": grid(lr=(0.01, 0.03, 0.1, 0.3), momentum=(0.9, 0.99)),
+    "adam": grid(lr=(1e-3, 3e-3, 1e-2, 3e-2), beta1=(0.9, 0.95)),
+    "soap": grid(lr=(1e-3, 3e-3, 1e-2, 3e-2), beta1=(0.9, 0.95), inverse_every=INVERSE_EVERY),
+    "muon": grid(lr=(1e-3, 3e-3, 1e-2, 3e-2), momentum=(0.9, 0.95)),
+    "kfac": grid(
+        lr=(0.1, 0.3),
+        damping=(0.01, 0.1),
+        kl_clip=(1e-3, 1e-2),
+        factor_every=2,
+        inverse_every=INVERSE_EVERY,
+    ),
 }
 """Eight trials each."""
 

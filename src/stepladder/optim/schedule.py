@@ -43,7 +43,7 @@ def horizon_steps(schedule: ScheduleConfig, *, steps_per_epoch: int) -> int:
 
 
 def lr_at(step: float, *, base: float, schedule: ScheduleConfig, steps_per_epoch: int) -> float:
-    """Return the learning rate of a step, counted from 0; AdaScale's may be fractions.
+    """Return the learning rate of a step, counted from 0; it may be a fraction.
 
     Warm-up: base x (step + 1) / warmup_steps. Then constant, or
 

@@ -6,6 +6,7 @@ differ in what they show, save and compute, but their decisions are the same.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -117,6 +118,16 @@ class Course:
         if not self.is_adaptive:
             return self.train_reader.steps_per_epoch
         return -(-self.train_reader.num_examples // self.recipe.batch.base_batch_size)
+
+    @property
+    def planned_epochs(self) -> int:
+        """Epochs of the stage; with AdaScale, as many as the gain so far makes it last."""
+        at, planned = self.position, self.recipe.schedule.max_epochs
+        if not self.is_adaptive:
+            return planned
+        left = max(planned * self.schedule_steps - at.gained, 0.0) / self.gain
+        done = at.stage_epoch + at.offset / max(self.train_reader.num_examples, 1)
+        return math.ceil(done + left / self.train_reader.steps_per_epoch)
 
     def count(self, num_examples: int, *, num_steps: int = 1) -> bool:
         """Count steps of one epoch that used num_examples samples, and the epoch if it ends.

@@ -57,7 +57,8 @@ def progress_of(run: Training, *, last_loss: float, last_accuracy: float | None)
     left_s = epoch_s * (1 - at.offset / run.num_train)
     validation_s = run.clock.total_s(Phase.VALIDATION) / max(at.epoch, 1)
     stages_left = len(stages_of(run.recipe.train, run.recipe.batch)) - at.stage
-    max_epochs = at.epoch - at.stage_epoch + stages_left * schedule.max_epochs
+    later = (stages_left - 1) * schedule.max_epochs
+    max_epochs = at.epoch - at.stage_epoch + run.planned_epochs + later
     epochs_left = max(max_epochs - at.epoch - 1, 0)
     is_free = run.device.type == "cpu"  # elsewhere reading the loss waits for the device
     files = reader.files_stats()

@@ -26,7 +26,9 @@ from stepladder.errors import InterruptedRun, UsageError
 from stepladder.optim.adascale import AdaScale
 from stepladder.parallel.world import ALONE
 from stepladder.records import read_jsonl
+from stepladder.training import session
 from stepladder.training.gain import GainMeter, require_gain
+from stepladder.training.output.display import Display, ProgressState
 
 MakeJob = Callable[..., JobConfig]
 RunJob = Callable[..., dict[str, Any]]
@@ -77,10 +79,19 @@ def test_the_meter_sees_the_gradient_of_each_part(loss_scale: float | None) -> N
 
 
 def test_the_rate_follows_the_gain_and_training_lasts_as_many_base_steps(
-    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    tmp_path: Path, job: MakeJob, points: Any, run: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = ScheduleConfig(max_epochs=4, kind=ScheduleKind.COSINE)
     made = job(tmp_path / "run", batch=BATCH, optimizer=SGD, schedule=schedule, log_every=1)
+    planned: list[int] = []
+    shown = session.progress_of
+
+    def noted(training: session.Training, **last: Any) -> ProgressState:
+        planned.append(shown(training, **last).max_epochs)
+        return shown(training, **last)
+
+    monkeypatch.setattr(session, "progress_of", noted)
+    monkeypatch.setattr(Display, "is_due", lambda _: True)
     summary = run(made, points())
     steps = trains(tmp_path / "run")
     gains = [step["lr_gain"] for step in steps]
@@ -92,6 +103,8 @@ def test_the_rate_follows_the_gain_and_training_lasts_as_many_base_steps(
         gained.append(gained[-1] + gain)
     assert summary["stop_reason"] == "max_epochs"
     assert summary["epochs"] > 4
+    assert summary["epochs"] == planned[-1]
+    assert all(4 <= epochs <= 4 * 4 for epochs in planned)
     assert gained[len(steps) - 1] >= base_steps
     assert gained[len(steps) - 1 - 3] < base_steps  # it would not have lasted an epoch longer
     half = next(idx for idx, count in enumerate(gained) if count >= base_steps / 2)
