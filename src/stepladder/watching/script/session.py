@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stepladder.watching.probe.causality import Causality
     from stepladder.watching.probe.copying import Copying
     from stepladder.watching.probe.independence import Independence
+    from stepladder.watching.probe.mirrored import Mirrored
     from stepladder.watching.probe.own_backwards import OwnBackwards
     from stepladder.watching.probe.probe import Kept
     from stepladder.watching.ranks.record import RankWatch
@@ -87,7 +88,7 @@ class Session:
         self._rank = (
             RankSeen(rank=place.rank, size=place.size, run=place.run) if place is not None else None
         )
-        self._after_last: list[Independence | OwnBackwards | Copying | Causality] = []
+        self._after_last: list[Independence | OwnBackwards | Copying | Causality | Mirrored] = []
         self._report_of: Callable[..., WatchReport]
         self._error: str | None = None
 
@@ -129,6 +130,7 @@ class Session:
         from stepladder.watching.probe.causality import Causality
         from stepladder.watching.probe.copying import Copying
         from stepladder.watching.probe.independence import Independence
+        from stepladder.watching.probe.mirrored import Mirrored
         from stepladder.watching.probe.own_backwards import OwnBackwards
         from stepladder.watching.probe.probe import Kept
         from stepladder.watching.report import report_of
@@ -146,7 +148,7 @@ class Session:
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
         self._kept = kept
-        self._after_last = [Independence(), OwnBackwards(), Copying(), Causality()]
+        self._after_last = [Independence(), OwnBackwards(), Copying(), Causality(), Mirrored()]
         watcher.start(
             [
                 optimizers,

@@ -44,6 +44,27 @@ class PairsSeen:
 
 
 @dataclass(kw_only=True)
+class MirroredSeen:
+    """Several reads of examples that are pictures with masks.
+
+    Attributes:
+        where: the function that returns examples.
+        dataset: its kind.
+        num_pairs: reads that were compared with the first one of the same example.
+        num_apart: of these, those in which the mask was mirrored in another way than the picture.
+        num_examples_apart: examples with such reads.
+        why_not: what went wrong.
+    """
+
+    where: str | None
+    dataset: str
+    num_pairs: int = 0
+    num_apart: int = 0
+    num_examples_apart: int = 0
+    why_not: str = ""
+
+
+@dataclass(kw_only=True)
 class LabelsSeen:
     """What some rows say about their class labels, if the loss of new examples did not fall.
 

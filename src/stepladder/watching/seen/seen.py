@@ -20,6 +20,7 @@ from stepladder.watching.seen.labels import (
     CopiesSeen,
     IndependenceSeen,
     LabelsSeen,
+    MirroredSeen,
     PairsSeen,
 )
 from stepladder.watching.seen.loaders import LoaderSeen, SharedSeen, WholeLabelsSeen
@@ -106,6 +107,7 @@ class Seen:
     clippings: list[ClippingSeen] = field(default_factory=list)
     independence: IndependenceSeen | None = None
     copies: CopiesSeen | None = None
+    mirrored: MirroredSeen | None = None
     ahead: AheadSeen | None = None
     labels: list[LabelsSeen] = field(default_factory=list)
     shifts: list[ShiftSeen] = field(default_factory=list)

@@ -21,6 +21,8 @@ _SHIFTED = 0.9  # of the calls
 _SEEN_AHEAD = 0.01  # of the influence of earlier tokens; rounding is far smaller
 _CLEARLY_AHEAD = 0.1  # if the operation is unknown
 _NORMS = ("group_norm", "instance_norm", "layer_norm", "batch_norm")  # over places as well
+_MIN_APART = 3  # pairs of reads in which a mask is mirrored in another way than its picture
+_MIN_EXAMPLES_APART = 2
 _BY_CHANCE = 3.0  # standard deviations
 _RECURRENT = "Pass bidirectional=False: its backward direction reads the tokens to be predicted."
 _ATTENTION = (
@@ -128,7 +130,12 @@ def _ahead(one: AheadSeen | None) -> Found | None:
 
 
 def labels_misaligned(seen: Seen) -> Answer:
-    """If nothing is learned: checks for labels that change, or that no simple probe predicts."""
+    """If nothing is learned: checks for labels that change, or that no simple probe predicts.
+
+    Pictures with masks are read again after the last step: both have to be mirrored alike.
+    """
+    if (mirrored := _mirrored(seen)) is not None:
+        return mirrored
     if not any(one.num_looked for one in seen.losses):
         return Unseen("no loss function of torch was inspected")
     for one in seen.labels:
@@ -162,6 +169,21 @@ def labels_misaligned(seen: Seen) -> Answer:
                 numbers={"nearest": one.nearest, "linear": one.linear},
             )
     return Sound("the loss fell below that of a constant guess, or examples predict their labels")
+
+
+def _mirrored(seen: Seen) -> Found | None:
+    one = seen.mirrored
+    if one is None or one.num_apart < _MIN_APART or one.num_examples_apart < _MIN_EXAMPLES_APART:
+        return None
+    return Found(
+        evidence=f"{one.dataset} mirrors pictures and masks separately: in {one.num_apart} of "
+        f"{one.num_pairs} pairs of reads of one example, the picture was flipped and its mask was "
+        "not, or the other way round",
+        fix="Apply each geometric transform to both: draw its random numbers once per example, "
+        "then flip the picture and the mask with them.",
+        where=one.where,
+        numbers={"num_pairs": one.num_pairs, "num_apart": one.num_apart},
+    )
 
 
 def _columns(one: PairsSeen) -> str:
