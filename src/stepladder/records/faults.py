@@ -133,6 +133,11 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "backward_ignores_gradient", "a custom backward ignores the gradient it receives", _WATCH
     ),
+    _fault(
+        "divergence_wrong",
+        "the divergence of a variational autoencoder has a wrong sign or factor",
+        _WATCH,
+    ),
     _fault("loss_weights_inverted", "weights of classes grow with their frequency", _WATCH),
     _fault(
         "loss_reduction_mismatch",

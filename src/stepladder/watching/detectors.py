@@ -18,7 +18,15 @@ from stepladder.watching.faults.inputs import (
     stored,
     unread,
 )
-from stepladder.watching.faults.losses import bootstraps, kinds, loss, loss_weights, metrics, terms
+from stepladder.watching.faults.losses import (
+    bootstraps,
+    divergences,
+    kinds,
+    loss,
+    loss_weights,
+    metrics,
+    terms,
+)
 from stepladder.watching.faults.models import (
     independence,
     reshapes,
@@ -128,6 +136,12 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         _ERROR,
         'PyTorch, "Extending torch.autograd"',
         own_backwards.backward_ignores_gradient,
+    ),
+    Detector(
+        "divergence_wrong",
+        _WARNING,
+        "Kingma & Welling 2014, arXiv:1312.6114 (appendix B)",
+        divergences.divergence_wrong,
     ),
     Detector("loss_weights_inverted", _WARNING, _KING, loss_weights.loss_weights_inverted),
     Detector("loss_reduction_mismatch", _WARNING, _TORCH, loss.loss_reduction_mismatch),

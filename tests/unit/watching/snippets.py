@@ -248,6 +248,14 @@ WEIGHTED = (
     .replace("(x[:, 1] > 0).long()", "(x[:, 1] > 1).long()")
 )
 
+VARIATIONAL = BASE.replace("nn.Linear(32, 3))", "nn.Linear(32, 6))").replace(
+    "loss = F.cross_entropy(model(xb), yb)",
+    "mean, log_var = model(xb).chunk(2, 1)\n"
+    "        codes = mean + torch.exp(0.5 * log_var) * torch.randn_like(mean)\n"
+    "        apart = 0.5 * (mean**2 + log_var.exp() - log_var - 1).sum(1)\n"
+    "        loss = F.cross_entropy(codes, yb) + 0.01 * apart.mean()",
+)
+
 ACCUMULATION = BASE.replace(
     """        optimizer.zero_grad()
         loss = F.cross_entropy(model(xb), yb)
@@ -544,6 +552,7 @@ model = nn.Sequential(""",
     "loss_term_lost": _edit(TERMS, ("0.1 * size", "0.1 * size.item()")),
     "backward_ignores_gradient": _edit(OWN_FUNCTION, ("return grad * x", "return x")),
     "metric_wrong": _edit(SINGLE, ("model(xb).squeeze(1) > 0", "model(xb).argmax(1)")),
+    "divergence_wrong": _edit(VARIATIONAL, ("- log_var - 1", "- 2 * log_var - 1")),
     "loss_weights_inverted": _edit(WEIGHTED, ("counts.sum() / counts", "counts / counts.sum()")),
     "loss_reduction_mismatch": _edit(BASE, ("yb)\n", 'yb, reduction="sum")\n')),
     "label_range": _edit(

@@ -76,3 +76,62 @@ def test_a_sum_beside_a_mean_is_found(name: str, watched: Watched) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_terms_that_fit_are_sound(name: str, watched: Watched) -> None:
     assert alarms(watched(SEPARATE.format(loss=FITTING[name]))) == []
+
+
+KL = "-0.5 * (1 + log_var - mean.pow(2) - log_var.exp()).sum(1).mean()"
+WRONG = {
+    "a deviation where a variance is meant": (
+        f"loss = {MEAN} - 0.5 * (1 + 2 * log_var - mean**2 - log_var.exp()).sum(1).mean()",
+        "u = 0.69 instead of 0",
+    ),
+    "a variance where a deviation is meant": (
+        f"loss = {MEAN} - 0.5 * (1 + log_var - mean**2 - log_var.exp() ** 2).mean()",
+        "u = -0.35 instead of 0",
+    ),
+    "subtracted": (f"loss = {MEAN} - 1e-3 * ({KL})", "it is subtracted"),
+    "no minimum": (
+        f"loss = {MEAN} - 0.5 * torch.mean(1 + log_var - mean**2 + log_var.exp())",
+        "no minimum",
+    ),
+    "the mean's sign": (
+        f"loss = {MEAN} - 0.5 * torch.mean(1 + log_var + mean**2 - log_var.exp())",
+        "the square is subtracted",
+    ),
+    "only the mean is right": (
+        f"loss = {MEAN} - 0.5 * torch.mean(1 - log_var - mean**2 + log_var.exp())",
+        "away from 1",
+    ),
+}
+RIGHT = {
+    "as usual": f"loss = {MEAN} + {KL}",
+    "deviations": f"loss = {MEAN}"
+    " + (-log_var + 0.5 * (mean**2 + (2 * log_var).exp()) - 0.5).mean()",
+    "deviations, squared": f"loss = {MEAN} + (0.5 * (mean * mean + log_var.exp().pow(2))"
+    " - log_var).sum(-1).mean()",
+    "another prior": f"loss = {MEAN} + 0.5 * ((mean**2 + log_var.exp()) / 9 - log_var).mean()",
+    "a likelihood": f"loss = {MEAN} + (log_var + (mean - 1) ** 2 / log_var.exp()).mean()",
+    "counts": f"loss = {MEAN} + (log_var.exp() - torch.arange(4) * log_var).mean()"
+    " + mean.pow(2).mean()",
+}
+NAME = "divergence_wrong"
+
+
+@pytest.mark.parametrize("start", [CODE, SEPARATE], ids=["chunks", "layers"])
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_formula_is_found(name: str, start: str, watched: Watched) -> None:
+    code, words = WRONG[name]
+    report = watched(start.format(loss=code))
+    assert report.watcher_error is None
+    (one,) = [alarm for alarm in report.alarms if alarm.fault == NAME]
+    assert words in one.evidence
+    assert "log_std" in one.fix
+
+
+@pytest.mark.parametrize("start", [CODE, SEPARATE], ids=["chunks", "layers"])
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.filterwarnings("ignore")
+def test_a_right_formula_is_not(name: str, start: str, watched: Watched) -> None:
+    report = watched(start.format(loss=RIGHT[name]))
+    assert report.watcher_error is None
+    assert NAME not in [alarm.fault for alarm in report.alarms]

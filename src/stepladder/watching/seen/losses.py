@@ -451,6 +451,22 @@ class SummedDivergenceSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GaussianSeen:
+    """Terms a u, b exp(k u) and c v squared of a loss, as of a Gaussian divergence.
+
+    Attributes:
+        shape: of u and v.
+        linear, power, exponent, square: a, k, b and c.
+    """
+
+    shape: tuple[int, ...]
+    linear: float
+    power: float
+    exponent: float
+    square: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class SummedTermSeen:
     """A term of a loss that is a sum over a batch, beside one that is a mean over it.
 

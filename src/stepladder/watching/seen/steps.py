@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepladder.watching.seen.losses import RatesSeen, SummedDivergenceSeen, SummedTermSeen
+from stepladder.watching.seen.losses import (
+    GaussianSeen,
+    RatesSeen,
+    SummedDivergenceSeen,
+    SummedTermSeen,
+)
 from stepladder.watching.seen.weights import RoundingSeen, WithoutSeen
 
 
@@ -276,6 +281,7 @@ class BackwardSeen:
         num_inputs: different inputs that models received since then.
         sizes: the first two sizes of the last input of a model; empty if unknown.
         divergence: of a variational autoencoder, if it is summed over the batch.
+        gaussian: its terms, however they are reduced.
         summed: a term that is summed over the batch, beside one that is a mean over it.
         pair_weights: a product that broadcasting has extended to all pairs of examples.
         averaged: a loss whose mean over a batch became a probability, and what it received.
@@ -291,6 +297,7 @@ class BackwardSeen:
     num_inputs: int = 0
     sizes: tuple[int, ...] = ()
     divergence: SummedDivergenceSeen | None = None
+    gaussian: GaussianSeen | None = None
     summed: SummedTermSeen | None = None
     pair_weights: PairWeightSeen | None = None
     averaged: tuple[str, tuple[int, ...]] | None = None

@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from stepladder.watching.hooks.costs.masked import masked_scores
 from stepladder.watching.hooks.costs.retained import RetainedWatch
 from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
-from stepladder.watching.hooks.losses.divergence import summed_divergence
+from stepladder.watching.hooks.losses.divergence import gaussian_divergence, summed_divergence
 from stepladder.watching.hooks.losses.early_means import averaged_probability, norm_by_pixel
 from stepladder.watching.hooks.losses.losses import LossWatch
 from stepladder.watching.hooks.losses.pair_weights import pair_weights
@@ -260,6 +260,7 @@ class BackwardWatch:
                     num_inputs=len(watcher.inputs),
                     sizes=sizes,
                     divergence=summed_divergence(node),
+                    gaussian=gaussian_divergence(node),
                     summed=summed_term(node, sizes[0] if sizes else None),
                     pair_weights=pair_weights(node),
                     averaged=averaged_probability(node),
