@@ -2,7 +2,7 @@
 
     python -m bench.optim.fine_tune [STORE] [--quick] [--stages curves times]
 
-EfficientNet-Lite0 with its pretrained weights and a new head, on pictures of 96 x 96; the loss is
+EfficientNet-Lite0 with its pretrained weights and a new head, on pictures of 64 x 64; the loss is
 that of 200 photographs of the validation and test splits. Convolutions in groups take plain steps
 under K-FAC. How the optimizers are tuned and compared: `race`.
 """
@@ -26,7 +26,7 @@ from stepladder.task.image_classification import ImageClassification
 from stepladder.training.features.feature_pass import read_batch
 from stepladder.training.setup.build import make_model, open_sources
 
-SIDE: Final = 96
+SIDE: Final = 64
 HELD_OUT: Final = 200
 TRIALS: Final[Trials] = {
     "sgd": grid(lr=(0.003, 0.01, 0.03, 0.1), momentum=0.9),

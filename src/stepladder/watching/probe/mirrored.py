@@ -154,7 +154,7 @@ def _way(
     least: float,
     gap: float,
 ) -> int | None:
-    """Return in which way one is the other, mirrored; None if that cannot be told."""
+    """Return in which way one is the other, mirrored; None if it is neither."""
     if first.shape != other.shape:
         return None
     scores = [alike(one, other) for one in _mirrored(first)]
