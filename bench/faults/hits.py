@@ -55,6 +55,7 @@ REPORTED = (
     "reported_6",
     "reported_7",
     "reported_8",
+    "reported_9",
 )  # from bench/watch/reported.py
 LOOKS = ("stepladder", "loss")
 
