@@ -103,8 +103,15 @@ def _results(name: str) -> dict[str, Any]:
 
 
 def _of_optimizers() -> dict[str, str]:
-    races = [_of_race("autoencoder", "an autoencoder"), _of_race("tokens", "a transformer")]
-    return {**races[0], **races[1], **_of_large_batches()}
+    races = {
+        "autoencoder": "an autoencoder",
+        "tokens": "a transformer",
+        "fine_tune": "a convolutional network",
+    }
+    found = _of_large_batches()
+    for problem, named in races.items():
+        found |= _of_race(problem, named)
+    return found
 
 
 def _of_race(problem: str, named: str) -> dict[str, str]:

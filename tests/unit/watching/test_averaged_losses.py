@@ -167,3 +167,22 @@ def test_batch_means_divided_by_the_examples_are_found(watched: Watched, name: s
 @pytest.mark.parametrize("name", SOUND)
 def test_other_averages_are_not(watched: Watched, name: str) -> None:
     assert found(watched(SOUND[name])).outcome is not Outcome.WARNED
+
+
+def uneven(num: int, size: int) -> str:
+    """Return a program whose held-out examples are so many, in batches of a size."""
+    code = evaluated(OWN, "total / len(loader)")
+    return code.replace(
+        "(x[160:], y[160:]), 16)", f"(x[160:{160 + num}], y[160:{160 + num}]), {size})"
+    )
+
+
+@pytest.mark.parametrize(("num", "size", "is_found"), [(66, 32, True), (60, 16, False)])
+def test_a_last_batch_that_weighs_too_much(
+    watched: Watched, num: int, size: int, is_found: bool
+) -> None:
+    finding = found(watched(uneven(num, size)))
+    assert (finding.outcome is Outcome.WARNED) is is_found
+    if is_found:
+        assert "the last one has only 2 of 66 examples" in finding.evidence
+        assert "33 % of the average instead of 3 %" in finding.evidence

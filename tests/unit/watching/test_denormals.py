@@ -118,3 +118,16 @@ def test_a_processor_that_is_as_fast_with_them_is_no_cause(slow_s: float, is_nam
     assert bool(named) is is_named
     if named:  # 1.1 s instead of 0.2 s: the other half of the values is as fast as the first
         assert named[0].gain == pytest.approx(1 / (1 - 0.8 * (1 - 0.2 / 1.1)))
+
+
+def test_denormal_moments_come_before_a_fused_optimizer() -> None:
+    shares = {"forward": 0.2, "backward": 0.1, "optimizer": 0.7}
+    times = [PhaseTime(name=name, total_s=share, share=share) for name, share in shares.items()]
+    seen = Seen()
+    facts = {"device": "cpu", "fused": False}
+    assert (before := next_step(times, 100, facts, seen=seen).next) is not None
+    seen.costs.updated = DenormalsSeen(
+        num=2000, num_denormal=600, num_tensors=1, num_timed=2000, slow_s=2.0, fast_s=0.1
+    )
+    assert (now := next_step(times, 100, facts, seen=seen).next) is not None
+    assert (before.rung, now.rung) == ("fused_optimizer", "flush_denormals")

@@ -134,3 +134,12 @@ def test_other_ways_to_end_an_episode_are_sound(text: str) -> None:
 def test_the_function_of_the_loss_is_read_as_well() -> None:
     (found,) = ignored_ends(ast.parse(LOSS), [9])
     assert (found.function, found.name, found.line) == ("loss", "dones", 6)
+
+
+def test_names_of_one_letter(watched: Watched) -> None:
+    program = code("", "r + gamma * value")
+    for word, letter in (("next_state", "s2"), ("state", "s"), ("reward", "r"), ("done", "d")):
+        program = program.replace(word, letter)
+    found = {one.check: one for one in watched(program).findings}[NAME]
+    assert found.fault == NAME, found.evidence
+    assert "d is received with each transition and never used" in found.evidence

@@ -280,9 +280,29 @@ FAULTY = {
         TAGS,
         "loss = F.cross_entropy(net(a.t()).reshape(-1, 6), t.t().reshape(-1))",
     ),
+    "padded_with_a_class": (
+        PADDED,
+        WARNED,
+        "are 0, which fills the ends of rows, where their token ids are padded too, and is a class",
+        TAGS.replace("ids % 5, 5", "(ids % 5 - 2).clamp(min=0), 0"),
+        "loss = F.cross_entropy(net(a).flatten(0, 1), t.flatten())",
+    ),
 }
 
 SOUND = {
+    "ends_that_are_ignored_beside_a_class": (
+        TAGS.replace("ids % 5, 5", "(ids % 5 - 2).clamp(min=0), -100"),
+        "loss = F.cross_entropy(net(a).flatten(0, 1), t.flatten())",
+    ),
+    "ends_that_are_masked_beside_a_class": (
+        TAGS.replace("ids % 5, 5", "(ids % 5 - 2).clamp(min=0), 0"),
+        "l = F.cross_entropy(net(a).flatten(0, 1), t.flatten(), reduction='none')\n"
+        "    loss = (l * m.flatten()).sum() / m.sum()",
+    ),
+    "padding_that_has_several_tags": (
+        TAGS.replace("torch.where(mask, ids % 5, 5)", "torch.randint(5, (128, 24))"),
+        "loss = F.cross_entropy(net(a).flatten(0, 1), t.flatten())",
+    ),
     "pos_weight": (
         BINARY + LOOP,
         "loss = nn.BCEWithLogitsLoss(pos_weight=negative / positive)(out, b)",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
 from stepladder.watching.causes.growth import halves_of
@@ -118,13 +119,15 @@ def _in_main_process(evidence: Evidence, loader: LoaderSeen, wait: float) -> lis
     total_s = sum(one.seconds for one in samples)
     if wait < _MIN_SHARE or not total_s:
         return _more_workers(loader, wait)
+    is_stored = loader.dataset in _STORED or _only_take_rows(samples)
     kinds: dict[str, list[SampleSeen]] = {}
     for one in samples:
-        kinds.setdefault(_kind(one), []).append(one)
+        is_row = is_stored and one.num_inside > 0
+        kinds.setdefault("collate" if is_row else _kind(one), []).append(one)
     name, group = max(kinds.items(), key=lambda item: sum(one.seconds for one in item[1]))
     seconds = sum(one.seconds for one in group)
     part = seconds / total_s
-    if part < _MOST or (name == "collate" and loader.dataset not in _STORED):
+    if part < _MOST or (name == "collate" and not is_stored):
         return _more_workers(loader, wait)
     share = min(wait, evidence.share_of(seconds))
     if name == "order":
@@ -135,7 +138,7 @@ def _in_main_process(evidence: Evidence, loader: LoaderSeen, wait: float) -> lis
                 name="whole_batches",
                 share=share,
                 text=f"{percent(share)} of the time is spent on fetching single examples "
-                f"of a TensorDataset and stacking them ({loader.where}): index the tensors by "
+                f"of {_in_memory(loader)} and stacking them ({loader.where}): index the tensors by "
                 "whole batches, as in `for idx in torch.randperm(n).split(batch_size): x[idx]`",
             )
         ]
@@ -263,6 +266,42 @@ def _new_orders(evidence: Evidence, loader: LoaderSeen, share: float) -> list[Ca
         "`for batch in loader` does"
     )
     return [Cause(name="one_iterator", share=share, text=text)]
+
+
+def _in_memory(loader: LoaderSeen) -> str:
+    if loader.dataset in _STORED:
+        return f"a {loader.dataset}"
+    return f"{loader.dataset}, which only takes rows of tensors in memory,"
+
+
+def _only_take_rows(samples: Sequence[SampleSeen]) -> bool:
+    """Return whether the lines of a dataset only index what it stores, as in `self.x[idx]`."""
+    lines = {one.spots[-1].text for one in samples if one.num_inside}
+    return bool(lines) and all(_takes_rows(line) for line in lines)
+
+
+def _takes_rows(line: str) -> bool:
+    try:
+        (statement,) = ast.parse(line.strip()).body
+    except (SyntaxError, ValueError):
+        return False
+    value = getattr(statement, "value", None)
+    is_plain = isinstance(statement, (ast.Return, ast.Assign)) and value is not None
+    return is_plain and all(_is_row(one) for one in _parts(value))
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, ast.Dict):
+        return value.values
+    return value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
+
+
+def _is_row(value: Any) -> bool:
+    if isinstance(value, ast.Subscript):
+        of, at = value.value, value.slice
+        is_own = isinstance(of, ast.Attribute) and isinstance(of.value, ast.Name)
+        return is_own and isinstance(at, ast.Name)
+    return isinstance(value, ast.Name)
 
 
 def _kind(sample: SampleSeen) -> str:

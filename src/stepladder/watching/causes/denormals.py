@@ -35,7 +35,8 @@ def denormal_causes(evidence: Evidence) -> list[Cause]:
         "that: call torch.set_flush_denormal(True) in the first lines of the script, before any "
         "thread starts"
     )
-    return [Cause(name="flush_denormals", share=share, text=text, is_loose=True)]
+    replaces = ("fused_optimizer", "foreach") if seen is costs.updated else ()  # as slow in these
+    return [Cause(name="flush_denormals", share=share, text=text, is_loose=True, replaces=replaces)]
 
 
 def _of(seen: DenormalsSeen) -> str:

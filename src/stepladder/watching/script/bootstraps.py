@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _END: Final = re.compile(
-    r"(b|batch|mb)?_?(is|not)?_?(done|terminal|terminated|termination)s?(_?(b|batch|mb|flags?|t))?"
+    r"d|(b|batch|mb)?_?(is|not)?_?(done|terminal|terminated|termination)s?(_?(b|batch|mb|flags?|t))?"
 )
 _NEXT: Final = re.compile(
     r"\w*next\w*|nxt\w*|(s|o|obs|state)2|ns|s_|(s|obs|state)_?(p|prime|tp1)|new_(obs|state)\w*"

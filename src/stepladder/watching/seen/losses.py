@@ -290,6 +290,28 @@ class AverageSeen:
     divisor: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class UnevenAverageSeen:
+    """A mean of batch means over a pass whose last batch is so small that it weighs too much.
+
+    Attributes:
+        where: the line of the division.
+        name: the variable of the sum.
+        num_batches, num_last, num_examples: batches, examples in the last one, and in all.
+    """
+
+    where: str
+    name: str
+    num_batches: int
+    num_last: int
+    num_examples: int
+
+    @property
+    def excess(self) -> float:
+        """Return how much more the last batch weighs than its examples do, in [0, 1]."""
+        return 1 / self.num_batches - self.num_last / self.num_examples
+
+
 @dataclass(kw_only=True)
 class OwnBackwardSeen:
     """A backward of the script's own, called with several gradients after the last step.

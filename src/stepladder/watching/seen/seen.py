@@ -35,6 +35,7 @@ from stepladder.watching.seen.losses import (
     MarginSeen,
     OwnBackwardSeen,
     PredictionSeen,
+    UnevenAverageSeen,
     UnusedTermSeen,
 )
 from stepladder.watching.seen.models import (
@@ -85,6 +86,7 @@ class Seen:
     losses: list[LossSeen] = field(default_factory=list)
     margins: list[MarginSeen] = field(default_factory=list)
     predictions: list[PredictionSeen] = field(default_factory=list)
+    uneven_averages: list[UnevenAverageSeen] = field(default_factory=list)
     averages: list[AverageSeen] = field(default_factory=list)
     comparisons: list[ComparisonSeen] = field(default_factory=list)
     own_backwards: list[OwnBackwardSeen] = field(default_factory=list)

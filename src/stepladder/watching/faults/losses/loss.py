@@ -29,6 +29,7 @@ _OF_PIXELS = (
 _MIN_BATCH = 4
 _MIN_WEIGHT = 100.0  # of a divergence: usual ones are about 1, and rarely above 10
 _MOST_TARGETS = 0.5  # are one value at the ends of rows
+_AMONG_OTHERS = 0.05  # of the padding: the value is also a class
 _MIN_OTHERS = 4  # other values: fewer may be states, the last of which stays
 _WITH_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits")
 
@@ -432,12 +433,17 @@ def _padded(call: LossSeen) -> Found | None:
     is_aligned = one.num_aligned >= 0.9 * one.num_looked
     if not is_aligned and (share < _MOST_TARGETS or len(one.others) < _MIN_OTHERS):
         return None
+    is_class = one.num_inside > _AMONG_OTHERS * one.num_padded
+    if is_class and not is_aligned:
+        return None
     where = ", where their token ids are padded too," if is_aligned else ""
+    elsewhere = "is a class elsewhere" if is_class else "hardly occurs elsewhere"
+    either = "Fill" if is_class else f"Pass ignore_index={one.value} to the loss, or fill"
     return Found(
         evidence=f"{100 * share:.0f} % of the inspected targets of {call.kind} are {one.value}, "
-        f"which fills the ends of rows{where} and hardly occurs elsewhere: this padding counts in "
+        f"which fills the ends of rows{where} and {elsewhere}: this padding counts in "
         f"the loss, because it has ignore_index={call.ignore_index}",
-        fix=f"Pass ignore_index={one.value} to the loss, or fill with -100, which it ignores.",
+        fix=f"{either} the ends with -100, which the loss ignores, and leave them out of metrics.",
         where=call.where,
         numbers={"share": share, "value": one.value, "num_targets": one.num_targets},
     )

@@ -8,13 +8,16 @@ from stepladder.watching.seen.seen import Seen
 
 _MIN_ROWS = 32
 _MIN_COMPARED = 2  # calls
+_MIN_EXCESS = 0.1  # weight of the last batch, beyond the share of its examples
 _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
 def metric_wrong(seen: Seen) -> Answer:
-    """Finds sums of batch means divided by the examples, classes always 0, and compared pairs.
+    """Finds batch means that are averaged wrongly, classes always 0, and compared pairs.
 
-    These are all pairs of predictions and labels, where broadcasting has made them.
+    Means of batches are divided by the number of examples, or averaged although the last batch is
+    so small that it weighs far more than its examples. Compared pairs are all pairs of predictions
+    and labels, where broadcasting has made them.
     """
     if not seen.models:
         return Unseen("no model was called")
@@ -46,6 +49,19 @@ def metric_wrong(seen: Seen) -> Answer:
             where=average.where,
             numbers={"num_losses": num, "divisor": size},
         )
+    for uneven in seen.uneven_averages:
+        if uneven.excess >= _MIN_EXCESS:
+            return Found(
+                evidence=f"{uneven.name} is averaged over {uneven.num_batches} batches, and the "
+                f"last one has only {uneven.num_last} of {uneven.num_examples:,} examples: they "
+                f"make up {100 / uneven.num_batches:.0f} % of the average instead of "
+                f"{100 * uneven.num_last / uneven.num_examples:.2g} %, and of everything else "
+                "that is averaged over these batches, such as an accuracy",
+                fix="Add up loss.item() * len(batch) and the hits, and divide both by the number "
+                "of examples.",
+                where=uneven.where,
+                numbers={"num_batches": uneven.num_batches, "num_last": uneven.num_last},
+            )
     return Sound("no sum of batch means is divided by the number of samples")
 
 

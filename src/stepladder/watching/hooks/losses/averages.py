@@ -18,7 +18,7 @@ from stepladder.watching.hooks.losses.lost_terms import value_of
 from stepladder.watching.hooks.tensors import is_plain
 from stepladder.watching.script.averages import Division, divisions
 from stepladder.watching.seen.loaders import PassSeen
-from stepladder.watching.seen.losses import AverageSeen
+from stepladder.watching.seen.losses import AverageSeen, UnevenAverageSeen
 from stepladder.watching.watcher import Watcher
 
 _MEANS: Final = ("mean", "batchmean")
@@ -99,10 +99,13 @@ class AverageWatch:
         divisors = _Divisors(frame, dataset, one.num_batches)
         for found in _read(file, line, tuple(names)):
             divisor, num = divisors.value(found.divisor, found.given), names[found.name]
-            if divisor is not None and divisor in sizes and divisor >= 1.5 * num:
+            where = f"{self._watcher.own.name_of(file)}:{found.line}"
+            if divisor is not None and divisor == num == one.num_batches:
+                self._note_uneven(one, where, found.name)
+            elif divisor is not None and divisor in sizes and divisor >= 1.5 * num:
                 self._watcher.seen.averages.append(
                     AverageSeen(
-                        where=f"{self._watcher.own.name_of(file)}:{found.line}",
+                        where=where,
                         name=found.name,
                         kinds=tuple(kinds),
                         num_losses=num,
@@ -110,6 +113,23 @@ class AverageWatch:
                         divisor=int(divisor),
                     )
                 )
+
+    def _note_uneven(self, one: PassSeen, where: str, name: str) -> None:
+        loader = self._watcher.seen.loaders[one.loader]
+        size, num = loader.batch_size, loader.num_examples
+        if size is None or num is None or num >= size * one.num_batches:
+            return
+        num_last = num - size * (one.num_batches - 1)
+        if num_last > 0:
+            self._watcher.seen.uneven_averages.append(
+                UnevenAverageSeen(
+                    where=where,
+                    name=name,
+                    num_batches=one.num_batches,
+                    num_last=num_last,
+                    num_examples=num,
+                )
+            )
 
     def _sizes(self, one: PassSeen, dataset: Any) -> set[int]:
         """Return the numbers of examples that a pass may be said to have."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from stepladder.watching.seen.losses import LossSeen, PaddedSeen
@@ -77,7 +78,9 @@ def note_padded(seen: LossSeen, target: Tensor, given: Any, tokens: list[Ends]) 
     """
     for rows in _as_rows(target, given, tokens):
         found = ends_of(rows)
-        if found is None or not found.is_padding or found.value == seen.ignore_index:
+        if found is None or not found.is_padding:
+            found = next((ends for by in tokens if (ends := _filled(rows, by)) is not None), None)
+        if found is None or found.value == seen.ignore_index:
             continue
         one = seen.padded = seen.padded or PaddedSeen(value=found.value)
         if one.value != found.value:
@@ -108,6 +111,25 @@ def _as_rows(target: Tensor, given: Any, tokens: list[Ends]) -> Iterator[Tensor]
             if num > 1 and target.numel() % num == 0:
                 yield target.reshape(num, -1)
                 yield target.reshape(-1, num).t()
+
+
+def _filled(rows: Tensor, tokens: Ends) -> Ends | None:
+    """Return the ends of targets that are one value wherever the token ids are padded.
+
+    The value may occur elsewhere, such as a class for words that are no name.
+    """
+    some = rows.detach()[:_MAX_ROWS]
+    lengths = torch.tensor(tokens.lengths)
+    if tuple(some.shape) != (len(lengths), tokens.length) or some.is_cuda:
+        return None
+    is_padded = torch.arange(tokens.length) >= tokens.length - lengths[:, None]
+    values = some[is_padded]
+    value = int(values[0])
+    if not bool((values == value).all()) or bool((some == value).all()):
+        return None
+    num_inside = int(((some == value) & ~is_padded).sum())
+    num_empty = int((some[:, 0] == value).sum())
+    return Ends(value, tokens.lengths, tokens.length, num_inside, num_empty)
 
 
 def _is_aligned(one: Ends, other: Ends) -> bool:
