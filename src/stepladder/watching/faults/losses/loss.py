@@ -281,10 +281,10 @@ def _mixed(seen: Seen) -> Found | None:
             continue
         if one.weight >= 0.5 * abs(means[0].factor) and weight >= _MIN_WEIGHT:
             return Found(
-                evidence=f"{means[0].kind} is a mean over {num:,} values, and the divergence of "
-                f"the code a sum over {one.shape[0]} examples and {prod(one.shape[1:])} "
+                evidence=f"{means[0].kind} is a mean over {num:,} values, and the KL divergence "
+                f"of the code a sum over {one.shape[0]} examples and {prod(one.shape[1:])} "
                 "dimensions: in the bound of a variational autoencoder, it has "
-                f"{weight:,.0f} times its weight",
+                f"{weight:,.0f} times its weight, under which the decoder ignores the code",
                 fix='Use reduction="sum" for the reconstruction, and divide both terms by the '
                 "batch size.",
                 where=call.where,
