@@ -31,12 +31,10 @@ def samples_not_independent(seen: Seen) -> Answer:
             f"outputs of an example change by {one.moved:.1g} standard deviations when the other "
             "examples of its batch change"
         )
-    why, fix = (
-        "",
-        (
-            "Check for a view, reshape, transpose, softmax or mean that mixes dimension 0, and for an "
-            "LSTM, GRU or attention whose batch_first does not fit the order of its inputs."
-        ),
+    why = ""
+    fix = (
+        "Check for a view, reshape, transpose, softmax or mean that mixes dimension 0, and for an "
+        "LSTM, GRU or attention whose batch_first does not fit the order of its inputs."
     )
     if one.batch_second is not None:
         why = f"; its {one.batch_second} has batch_first=False, so the first dimension is time"
