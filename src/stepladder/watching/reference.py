@@ -248,8 +248,11 @@ Results on published training scripts, run unmodified, with repository, path and
   `torch.optim.Optimizer` or `backward`. In a loss that the script computes itself, differences and
   cross entropies are recognised in the autograd graph, others are not.
 - Layers inside a compiled model: only the outermost module is inspected.
-- Wrong metrics, except for sums of batch means, a class that is chosen from a single output, and
-  predictions that broadcasting compares with all labels (in torch, not in NumPy).
+- Wrong metrics, except for batch means that are divided by the number of examples or of which the
+  last is that of a few, a class that is chosen from a single output, and predictions that
+  broadcasting compares with all labels (in torch, not in NumPy).
+- Masks that are transformed in another way than their pictures, except for flips, in pictures that
+  a map-style dataset returns with one mask of the same size.
 - Splits that share near-duplicates or groups: `stepladder check` inspects the data of a job.
   Leaking examples are recognised only if loaders share indices of one dataset, or if examples are
   equal, such as without augmentation, and not by chance: with at least four values, or 20 tokens
