@@ -33,9 +33,9 @@ TRIALS: Final[Trials] = {
     "adam": grid(lr=(1e-4, 3e-4, 1e-3, 3e-3)),
     "soap": grid(lr=(1e-4, 3e-4, 1e-3, 3e-3), inverse_every=INVERSE_EVERY),
     "kfac": grid(
-        lr=(0.01, 0.1),
+        lr=(0.001, 0.01),
         damping=0.01,
-        kl_clip=(0.01, 1.0),
+        kl_clip=(0.001, 0.01),
         factor_every=2,
         inverse_every=INVERSE_EVERY,
     ),
