@@ -64,6 +64,11 @@ SECTIONS = (
         "The same on the characters of a text.",
     ),
     Section(
+        "fine_tune",
+        "Optimizers on a pretrained convolutional network",
+        "The same on photographs, with all weights trained.",
+    ),
+    Section(
         "large_batches",
         "Larger batches",
         "What optimizers and rules for the learning rate make of larger batches, with as many "
