@@ -227,8 +227,8 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
         "Pairs written from public reports, without a name of ours for the fault: a fault counts "
         "as named if what `stepladder watch` says of the faulty half alone has one of the words "
         "that the author accepts. The author of a set had not seen the detectors, and it was run "
-        "once; detectors were improved with each set before the next one was written. The author of "
-        "set 9 was asked for what people report most often, and for some rarer faults.",
+        "once; detectors were improved with each set before the next one was written. The author "
+        "of set 9 was asked for what people report most often, and for some rarer faults.",
     ]
     for name in REPORTED:
         file = RESULTS / f"{name}.json"

@@ -128,8 +128,11 @@ SLOW: dict[str, tuple[str, str, str]] = {
         + "model = nn.Linear(32, 3)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
         "class Rows(Dataset):\n    def __init__(self, x, y):\n        self.x, self.y = x, y\n"
         "    def __len__(self):\n        return len(self.x)\n"
-        "    def __getitem__(self, idx):\n        label = self.y[idx]\n"
-        "        return self.x[idx], label\n"
+        "    def __getitem__(self, idx):\n"
+        "        label = self.y[idx]\n"
+        + 6
+        * "        row = self.x[idx]\n"
+        + "        return self.x[idx], label\n"
         "x, y = torch.randn(16384, 32), torch.randint(3, (16384,))\n"
         "loader = DataLoader(Rows(x, y), batch_size=1024, shuffle=True)\n"
         "def train():\n" + indent(PASSES, "    ") + "train()\n",
