@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import DataLoader, IterableDataset
 
+from stepladder.watching.hooks.inputs.stored import reading_line, without_subsets
 from stepladder.watching.probe.clearing import same_draws
 from stepladder.watching.probe.independence import silent
 from stepladder.watching.seen.labels import MirroredSeen
@@ -62,23 +63,15 @@ class Mirrored:
         dataset, self._kept = self._kept, None
         if dataset is None or isinstance(dataset, IterableDataset):
             return
-        inner = dataset
-        while isinstance(inner, Subset):
-            inner = inner.dataset
-        seen = MirroredSeen(where=self._where(inner), dataset=type(inner).__name__)
+        inner = without_subsets(dataset)
+        where = reading_line(self._watcher.own, inner)
+        seen = MirroredSeen(where=where, dataset=type(inner).__name__)
         try:
             with same_draws(), silent():
                 _compare_reads(dataset, seen)
         except Exception as error:  # such as a file that the script has closed
             seen.why_not = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         self._watcher.seen.mirrored = seen
-
-    def _where(self, dataset: Any) -> str | None:
-        code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
-        own = self._watcher.own
-        if code is None or not own.is_own(code.co_filename):
-            return None
-        return f"{own.shown(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _compare_reads(dataset: Any, seen: MirroredSeen) -> None:

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, Subset
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from stepladder.watching.hooks.tensors import is_plain
+from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.seen.inputs import SeedingSeen, StoredSeen
 from stepladder.watching.watcher import Watcher
 
@@ -120,13 +121,7 @@ class StoredWatch:
         names = [name for name, _, _ in _stores(dataset)][:_MAX_STORES]
         if not names:
             return None
-        inner = dataset
-        while isinstance(inner, Subset):
-            inner = inner.dataset
-        code = getattr(getattr(type(inner), "__getitem__", None), "__code__", None)
-        own, where = self._watcher.own, None
-        if code is not None and own.is_own(code.co_filename):
-            where = f"{own.shown(code.co_filename)}:{code.co_firstlineno}"
+        where = reading_line(self._watcher.own, without_subsets(dataset))
         return _Held(dataset, names, where, self._loader_of(dataset))
 
     def _loader_of(self, dataset: Any) -> int:
@@ -181,6 +176,21 @@ class StoredWatch:
         if value not in seen.values and len(seen.values) < _MAX_SEED_VALUES:
             seen.values.append(value)
         return seen
+
+
+def without_subsets(dataset: Any) -> Any:
+    """Return the dataset of which it is a subset, or the dataset itself."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return dataset
+
+
+def reading_line(own: OwnCode, dataset: Any) -> str | None:
+    """Return where the script defines how examples are read; None: a library does."""
+    code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
+    if code is None or not own.is_own(code.co_filename):
+        return None
+    return f"{own.shown(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _fetcher() -> Any:

@@ -40,44 +40,13 @@ def summed_divergence(root: Any) -> SummedDivergenceSeen | None:
 
 def _divergence(root: Any, factor: float) -> SummedDivergenceSeen | None:
     """Return the divergence that a sum over everything computes, or None."""
-    ends: dict[Any, float] = {}
-    exponents: dict[Any, float] = {}
-    squares: list[float] = []
-    stack, num = [(root, factor)], 0
-    while stack and num < _MAX_NODES:
-        node, by = stack.pop()
-        num += 1
-        kind = kind_of(node)
-        inputs = [parent for parent, _ in node.next_functions if parent is not None]
-        if kind in ("Add", "Sub", "Rsub", "Neg", "Sum"):
-            stack += [(parent, by) for parent in inputs]
-        elif kind == "Mul" and len(inputs) == 1 and (scale := scale_of(node, kind)) is not None:
-            stack.append((inputs[0], by * scale))
-        elif kind == "Exp":
-            exponents[_unscaled(inputs[0])] = by
-        elif _is_square(node, inputs):
-            squares.append(by)
-        else:
-            ends[node] = by
-    both = exponents.keys() & ends.keys()
-    if len(both) != 1 or len(exponents) != 1 or len(squares) != 1 or len(ends) != 1:
+    found = gaussian_divergence(root)
+    if found is None:
         return None
-    (log_variance,) = both
-    shape, weight = shape_of(log_variance), abs(exponents[log_variance])
-    is_learned = kind_of(log_variance) == "AccumulateGrad"  # of weights, not of examples
-    if is_learned or len(shape) < 2 or not math.isclose(weight, abs(squares[0]), rel_tol=1e-4):
+    weight = abs(factor * found.exponent)
+    if not math.isclose(weight, abs(factor * found.square), rel_tol=1e-4):
         return None
-    return SummedDivergenceSeen(shape=shape, weight=2 * weight)
-
-
-def _unscaled(node: Any) -> Any:
-    """Return the node before a product with a number."""
-    while kind_of(node) == "Mul" and scale_of(node, "Mul") is not None:
-        inputs = [parent for parent, _ in node.next_functions if parent is not None]
-        if len(inputs) != 1:
-            break
-        node = inputs[0]
-    return node
+    return SummedDivergenceSeen(shape=found.shape, weight=2 * weight)
 
 
 def _is_square(node: Any, inputs: list[Any]) -> bool:
