@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.records.script import (
+    FirstPart,
     LargeTable,
     LogCall,
     MadeLoader,
@@ -39,7 +40,17 @@ SMALL = ScriptFacts(
             has_anomaly_mode=True,
         ),
     ),
-    loaders=(MadeLoader(place=PLACE, num_steps=100, num_examples=100, example_bytes=1e4),),
+    loaders=(
+        MadeLoader(
+            place=PLACE,
+            num_steps=100,
+            num_examples=100,
+            example_bytes=1e4,
+            first_part=FirstPart(
+                place=PLACE, num_statements=1, num_bytes=100, share=0.5, num_examples=100
+            ),
+        ),
+    ),
     memory_bytes=10**9,
     has_compiler=True,
     has_bfloat16=True,

@@ -70,6 +70,25 @@ class MadeOptimizer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstPart:
+    """The first statements of a dataset's `__getitem__`, which read the same each time.
+
+    Attributes:
+        place: the method.
+        num_statements: of it.
+        num_bytes: of what they read for an example, a mean.
+        share: of the seconds of reading an example, in [0, 1].
+        num_examples: of all datasets of the script's loaders that are read by it.
+    """
+
+    place: Place
+    num_statements: int
+    num_bytes: float
+    share: float
+    num_examples: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class MadeLoader:
     """A DataLoader that the script has made.
 
@@ -88,6 +107,8 @@ class MadeLoader:
         has_rows: its batches are made by torch's default function, of indices from a sampler of
             torch, and consist of tensors.
         worker_options: the arguments that it was made with and that need worker processes.
+        first_part: of reading an example, if only what follows draws random numbers.
+        why_no_part: why it has no such part; None: it has, or whole examples can be kept.
     """
 
     place: Place | None = None
@@ -102,6 +123,8 @@ class MadeLoader:
     why_not_kept: str | None = None
     has_rows: bool = False
     worker_options: tuple[str, ...] = ()
+    first_part: FirstPart | None = None
+    why_no_part: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +263,13 @@ class ScriptFacts:
             key=lambda one: one.num_steps,
             default=None,
         )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The batches of a pass over the data that training reads; 0: unknown."""
+        loader = self.training_loader
+        num = loader.num_examples if loader is not None else None
+        return -(-num // self.batch_size) if num and self.batch_size else 0
 
     def bytes_with(self, factor: float) -> float:
         """Return the memory that a batch so many times as large takes at most."""

@@ -22,7 +22,8 @@ class Spot(StrEnum):
     START: after the imports. BEFORE: before the statement with the call. GUARD: a condition around
     the statement. ARGUMENT: an argument of the call. SCALE: a factor of an argument that the call
     has. AROUND: around the first argument of the call. FUNCTION: the function that is called.
-    INSTEAD: in place of the call. DIRECT: its first argument is called with the others.
+    INSTEAD: in place of the call. DIRECT: its first argument is called with the others. SPLIT: the
+    place is a method, whose first statements become a method of their own.
     """
 
     START = "start"
@@ -34,6 +35,7 @@ class Spot(StrEnum):
     FUNCTION = "function"
     INSTEAD = "instead"
     DIRECT = "direct"
+    SPLIT = "split"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,8 @@ class Edit:
         place: the call; for START, of which only the file matters, None is the script itself.
         text: lines of code; for GUARD the condition, for ARGUMENT its value, for SCALE the factor,
             for AROUND the function that is put around, for FUNCTION the one that is called, for
-            INSTEAD an expression, for DIRECT the names of arguments that are left out.
+            INSTEAD an expression, for DIRECT the names of arguments that are left out, for SPLIT
+            the number of statements.
         name: of the argument.
         position: of the argument if it has no name in the call.
         imports: modules that the text needs, as `import NAME`.

@@ -22,6 +22,7 @@ from stepladder.records.ladder import Interval
 from stepladder.records.script import Place, ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
 from stepladder.scripts.settings import Settings
+from stepladder.scripts.split import split
 from stepladder.watching.script.notebook import (
     cell_with_imports,
     is_notebook,
@@ -127,7 +128,17 @@ def edited(
     positions = wrapper.resolve(PositionProvider)
     parents = wrapper.resolve(ParentNodeProvider)
     calls = {_key(where): node for node, where in positions.items() if isinstance(node, cst.Call)}
-    nodes = {id(edit): _node_of(edit, calls, parents, text) for edit in edits}
+    methods = {
+        (where.start.line, where.start.column): node
+        for node, where in positions.items()
+        if isinstance(node, cst.FunctionDef)
+    }
+    nodes = {
+        id(edit): methods.get((edit.place.line, edit.place.column))
+        if edit.spot is Spot.SPLIT and edit.place is not None
+        else _node_of(edit, calls, parents, text)
+        for edit in edits
+    }
     missed = list(
         dict.fromkeys(
             edit.rung for edit in edits if edit.spot is not Spot.START and nodes[id(edit)] is None
@@ -250,6 +261,17 @@ class _Editor(cst.CSTTransformer):
                     updated_node = updated_node.with_changes(func=function)
                 case _:
                     updated_node = _with_function(updated_node, edit.text)
+        return updated_node
+
+    def leave_FunctionDef(  # noqa: N802
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        for edit in self._arguments.get(original_node, ()):
+            both = split(updated_node, int(edit.text))
+            if both is not None:
+                comment = _comment_line(edit.rung, self._gains.get(edit.rung))
+                leading = [*both[0].leading_lines, comment]
+                return cst.FlattenSentinel([both[0].with_changes(leading_lines=leading), both[1]])
         return updated_node
 
     def leave_With(  # noqa: N802

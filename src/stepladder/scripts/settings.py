@@ -17,6 +17,8 @@ CHECKPOINT_OPTIONS: Final = (
     "preserve_rng_state",
 )
 """The arguments of `torch.utils.checkpoint.checkpoint` that are its own."""
+MAX_MEMORY_FRAC: Final = 0.5
+"""Of the free memory, what examples may take that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,10 @@ class Settings:
         no_anomaly_mode: torch's anomaly mode stays off once an optimizer is made.
         checkpointing: recompute activations in backward instead of keeping them.
         kept_activations: keep activations that the script recomputes.
+        decoded_method: key of the place of a dataset's `__getitem__` whose first part is read once
+            and then kept.
+        decoded_statements: of that part.
+        decoded_first: it reads all examples before worker processes start.
         loader: key of the place where that loader is made.
     """
 
@@ -77,6 +83,9 @@ class Settings:
     no_anomaly_mode: bool = False
     checkpointing: bool = False
     kept_activations: bool = False
+    decoded_method: str | None = None
+    decoded_statements: int = 0
+    decoded_first: bool = False
     loader: str | None = None
 
     @property
@@ -99,6 +108,7 @@ class Settings:
         return replace(
             self,
             loader=None if self.loader is None else change(self.loader),
+            decoded_method=None if self.decoded_method is None else change(self.decoded_method),
             memory_loaders=tuple(map(change, self.memory_loaders)),
             row_loaders=tuple(map(change, self.row_loaders)),
             log_places=tuple(map(change, self.log_places)),

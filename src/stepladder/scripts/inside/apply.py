@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from stepladder.records.script import Place
 from stepladder.scripts.inside.anomaly import keep_off
 from stepladder.scripts.inside.compiled import compile_training
+from stepladder.scripts.inside.decoded import keep_decoded, read_all
 from stepladder.scripts.inside.in_memory import InMemory, RowsInMemory
 from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import (
@@ -198,8 +200,18 @@ class Applied:
             _keep_examples(bound.arguments, has_rows=place.key in settings.row_loaders)
         if place is not None and place.key == settings.loader:
             self._change_loader(bound.arguments)
+        if settings.decoded_method is not None:
+            self._keep_decoded(bound.arguments["dataset"], place)
         original(*bound.args, **bound.kwargs)
         self._places.note_loader(this, place, given)
+
+    def _keep_decoded(self, dataset: Any, place: Place | None) -> None:
+        settings = self._settings
+        keep_decoded(
+            dataset, self._places.own, settings.decoded_method or "", settings.decoded_statements
+        )
+        if settings.decoded_first and place is not None and place.key == settings.loader:
+            read_all(dataset)
 
     def _change_loader(self, values: dict[str, Any]) -> None:
         settings = self._settings

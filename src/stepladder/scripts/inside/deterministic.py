@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -16,6 +17,8 @@ _NUM: Final = 6
 _MAX_S: Final = 5.0
 _OTHER_SEED: Final = 987_654_321
 _OBJECT_BYTES: Final = 60.0
+_DRAWS: Final = "reading an example draws random numbers"
+_DIFFER: Final = "two reads of one example differ"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +28,14 @@ class ReadTwice:
     Attributes:
         num_bytes, seconds: of an example, means; None: not read.
         why_not: why examples cannot be kept in memory; None: they can.
+        varies: the two reads of an example differ, or draw random numbers.
         examples: those that were read.
     """
 
     num_bytes: float | None = None
     seconds: float | None = None
     why_not: str | None = None
+    varies: bool = False
     examples: tuple[Any, ...] = ()
 
 
@@ -45,23 +50,21 @@ def read_twice(dataset: Any, num: int) -> ReadTwice:
     sizes: list[float] = []
     examples: list[Any] = []
     seconds: list[float] = []
-    saved = _Random()
+    saved = RandomStates()
     began = perf_counter()
     try:
-        for idx in sorted({at * (num - 1) // (_NUM - 1) for at in range(_NUM)}):
+        for idx in some_of(num):
             before = perf_counter()
             first = dataset[idx]
             seconds.append(perf_counter() - before)
             if not saved.is_unchanged():
-                return ReadTwice(
-                    seconds=_mean(seconds), why_not="reading an example draws random numbers"
-                )
+                return ReadTwice(seconds=_mean(seconds), why_not=_DRAWS, varies=True)
             seed_all(_OTHER_SEED)
             second = dataset[idx]
             saved.restore()
             if not is_same(first, second):
-                return ReadTwice(seconds=_mean(seconds), why_not="two reads of one example differ")
-            size = _bytes(first)
+                return ReadTwice(seconds=_mean(seconds), why_not=_DIFFER, varies=True)
+            size = size_of(first)
             if size is None:
                 return ReadTwice(
                     seconds=_mean(seconds),
@@ -78,6 +81,15 @@ def read_twice(dataset: Any, num: int) -> ReadTwice:
     return ReadTwice(num_bytes=_mean(sizes), seconds=_mean(seconds), examples=tuple(examples))
 
 
+def some_of(num: int) -> list[int]:
+    """Return the indices of a few examples, from the first to the last.
+
+    Args:
+        num: of all examples, at least 1.
+    """
+    return sorted({at * (num - 1) // (_NUM - 1) for at in range(_NUM)})
+
+
 def seed_all(seed: int) -> None:
     """Seed Python, NumPy and torch."""
     random.seed(seed)
@@ -85,7 +97,7 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-class _Random:
+class RandomStates:
     """The random states of Python, NumPy and torch on the CPU when it is made."""
 
     def __init__(self) -> None:
@@ -94,6 +106,7 @@ class _Random:
         self._numpy: Any = np.random.get_state()
 
     def is_unchanged(self) -> bool:
+        """Return whether no random number was drawn."""
         now: Any = np.random.get_state()
         return (
             torch.equal(self._torch, torch.get_rng_state())
@@ -103,6 +116,7 @@ class _Random:
         )
 
     def restore(self) -> None:
+        """Set them again."""
         torch.set_rng_state(self._torch)
         random.setstate(self._python)
         np.random.set_state(self._numpy)
@@ -126,22 +140,31 @@ def is_same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def _bytes(value: Any) -> float | None:
-    """Return the size of an example; None if it has other parts than tensors and numbers."""
-    if isinstance(value, Tensor):
-        return value.numel() * value.element_size() + 4 * _OBJECT_BYTES
-    if isinstance(value, np.ndarray):
-        return value.nbytes + 2 * _OBJECT_BYTES
-    if value is None or isinstance(value, (bool, int, float, np.generic)):
-        return _OBJECT_BYTES
-    if isinstance(value, (str, bytes)):
-        return len(value) + _OBJECT_BYTES
+def size_of(value: Any) -> float | None:
+    """Return the bytes of an example; None: it has other parts than arrays and numbers."""
     if isinstance(value, (Mapping, list, tuple)):
         parts = value.values() if isinstance(value, Mapping) else value
-        sizes = [_bytes(one) for one in parts]
+        sizes = [size_of(one) for one in parts]
         known = [one for one in sizes if one is not None]
         return sum(known) + _OBJECT_BYTES if len(known) == len(sizes) else None
-    return None
+    size: float | None = None
+    if isinstance(value, Tensor):
+        size = value.numel() * value.element_size() + 4 * _OBJECT_BYTES
+    elif isinstance(value, np.ndarray):
+        size = value.nbytes + 2 * _OBJECT_BYTES
+    elif value is None or isinstance(value, (bool, int, float, np.generic)):
+        size = _OBJECT_BYTES
+    elif isinstance(value, (str, bytes)):
+        size = len(value) + _OBJECT_BYTES
+    elif is_picture(value):
+        size = value.width * value.height * len(value.getbands()) + 10 * _OBJECT_BYTES
+    return size
+
+
+def is_picture(value: Any) -> bool:
+    """Return True for a picture of Pillow."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(value, pillow.Image)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate
 
-from stepladder.records.script import MadeLoader, MadeOptimizer, Place
+from stepladder.machine import available_memory_bytes
+from stepladder.records.script import FirstPart, MadeLoader, MadeOptimizer, Place
+from stepladder.scripts.inside.decoded import first_part_of
 from stepladder.scripts.inside.deterministic import read_twice
 from stepladder.scripts.inside.in_memory import has_rows
 from stepladder.scripts.inside.tables import Embedding, embeddings_of
+from stepladder.scripts.settings import MAX_MEMORY_FRAC
 from stepladder.watching.hooks.patches import Patches
 from stepladder.watching.script.own_code import OwnCode
 
@@ -197,17 +200,25 @@ class Places:
 
     def read_examples(self) -> None:
         """Read a few examples of each loader that exists twice, in this process."""
+        found = [loader for ref, _ in self._loaders.values() if (loader := ref()) is not None]
+        datasets = [loader.dataset for loader in found]
+        most = MAX_MEMORY_FRAC * (available_memory_bytes() or 0)
         for ref, idx in self._loaders.values():
             loader, made = ref(), self.loaders[idx]
             if loader is None or made.is_stream or not made.num_examples:
                 continue
             read = read_twice(loader.dataset, made.num_examples)
+            part = None
+            if read.varies:
+                part = first_part_of(loader.dataset, datasets, self.own, most)
             self.loaders[idx] = replace(
                 made,
                 example_bytes=read.num_bytes,
                 example_s=read.seconds,
                 why_not_kept=read.why_not,
                 has_rows=made.has_rows and has_rows(read.examples),
+                first_part=part if isinstance(part, FirstPart) else None,
+                why_no_part=part if isinstance(part, str) else None,
             )
 
 

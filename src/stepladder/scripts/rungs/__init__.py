@@ -10,6 +10,7 @@ from stepladder.scripts.rungs.channels_last import ChannelsLast
 from stepladder.scripts.rungs.compile import Compile
 from stepladder.scripts.rungs.compute_threads import ComputeThreads
 from stepladder.scripts.rungs.cudnn_benchmark import CudnnBenchmark
+from stepladder.scripts.rungs.decoded_in_memory import DecodedInMemory
 from stepladder.scripts.rungs.examples_in_memory import ExamplesInMemory
 from stepladder.scripts.rungs.fast_matmul import FastMatmul
 from stepladder.scripts.rungs.fused_optimizer import FusedOptimizer
@@ -30,6 +31,7 @@ __all__ = ["SCRIPT_RUNGS"]
 
 SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     ExamplesInMemory(),
+    DecodedInMemory(),
     SparseLogging(),
     BackgroundSaves(),
     NoAnomalyMode(),

@@ -9,9 +9,8 @@ from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Provenance
 from stepladder.records.script import MadeLoader, ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
-from stepladder.scripts.settings import Settings
+from stepladder.scripts.settings import MAX_MEMORY_FRAC, Settings
 
-_MAX_MEMORY_FRAC: Final = 0.5
 _NO_WORKERS: Final = {
     "prefetch_factor": "None",
     "multiprocessing_context": "None",
@@ -133,9 +132,7 @@ class ExamplesInMemory(ScriptRung):
 
     def warm_up(self, facts: ScriptFacts) -> int:
         """Return the steps of an epoch, in which examples are read as before."""
-        loader = facts.training_loader
-        num = loader.num_examples if loader is not None else None
-        return -(-num // facts.batch_size) if num and facts.batch_size else 0
+        return facts.steps_per_epoch
 
     def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:
         """Return a small class, put around the datasets."""
@@ -193,7 +190,7 @@ def _keys(facts: ScriptFacts) -> list[str]:
 
 
 def _most_bytes(facts: ScriptFacts) -> float:
-    return _MAX_MEMORY_FRAC * facts.memory_bytes
+    return MAX_MEMORY_FRAC * facts.memory_bytes
 
 
 def _num_bytes(facts: ScriptFacts, key: str) -> float:

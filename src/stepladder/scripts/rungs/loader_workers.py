@@ -35,7 +35,7 @@ class LoaderWorkers(ScriptRung):
             return "the dataset is a stream: several processes would read the same examples"
         if loader.num_workers >= facts.num_cores and loader.keeps_workers:
             return f"already on: {loader.num_workers} processes"
-        if settings.examples_in_memory:
+        if settings.examples_in_memory or settings.decoded_method is not None:
             return "the examples are in memory"
         return None
 

@@ -1,0 +1,269 @@
+"""Splitting `__getitem__`: what is read is kept, and random numbers are drawn as before."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import libcst as cst
+import pytest
+import torch
+
+from stepladder.scripts.contract import ScriptRung
+from stepladder.scripts.inside.decoded import first_part_of, kept_in_memory, read_all
+from stepladder.scripts.rungs.decoded_in_memory import ALL, KEEPER
+from stepladder.scripts.settings import Settings
+from stepladder.scripts.split import num_statements, split
+from stepladder.watching.script.own_code import OwnCode
+
+RUNG = "decoded_in_memory"
+SCRIPT = textwrap.dedent(
+    '''
+    import random
+
+    import numpy as np
+    import torch
+    from torch.utils.data import DataLoader, Dataset, Subset
+
+    random.seed(0)
+    torch.manual_seed(0)
+    reads = []
+
+
+    class Pictures(Dataset):
+        """Pictures that are mirrored at random."""
+
+        def __init__(self, train):
+            self.train = train
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            """Return a picture."""
+            # read it
+            reads.append(i)
+            label = i % 2
+            picture = np.random.default_rng(i).standard_normal((3, 8)).astype("float32")
+            for _ in range(200):  # a slow file
+                picture = np.sort(picture, axis=1)
+            x = torch.from_numpy(picture)
+            if self.train and random.random() < 0.5:
+                x[0] = 0
+                x = torch.flip(x, dims=[1])
+            return x, label
+
+
+    data = Subset(Pictures(train=True), range(32))
+    held_out = DataLoader(Pictures(train=False), batch_size=8)
+    loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=WORKERS)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(24, 2))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for epoch in range(3):
+        for x, y in loader:
+            opt.zero_grad()
+            loss = torch.nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            opt.step()
+            print(f"{loss.item():.9f}")
+        for x, y in held_out:
+            print(f"{net(x).sum().item():.6f}")
+    '''
+).lstrip()
+
+
+def test_the_losses_are_the_same(climber: Callable[[str], Any], rung: ScriptRung) -> None:
+    text = SCRIPT.replace("WORKERS", "0") + 'print("reads", len(reads))\n'
+    ways = climber(text).both_ways(rung)
+    loader = ways.facts.training_loader
+    assert loader is not None
+    part = loader.first_part
+    assert part is not None
+    assert part.num_statements == 5  # up to the tensor
+    assert part.num_examples == 80
+    assert 0.1 < part.share <= 1
+    assert ways.patched.count("def __getitem__") == 1
+    assert "        label, x = self._read_once(i)\n" in ways.patched
+    *plain, all_reads = ways.original.splitlines()
+    assert ways.outside.splitlines() == ways.diff.splitlines() == [*plain, "reads 72"]
+    assert int(all_reads.split()[1]) > 3 * 72
+
+
+def test_worker_processes_share_what_was_read_before(
+    climber_on_disk: Callable[[str], Any], rung: ScriptRung
+) -> None:
+    ways = climber_on_disk(SCRIPT.replace("WORKERS", "2")).both_ways(rung)
+    assert "DataLoader(read_all(data), batch_size=8" in ways.patched
+    assert ways.outside == ways.diff == ways.original
+
+
+@pytest.fixture
+def climber_on_disk(
+    climber: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], Any]]:
+    """A climber outside of /dev/shm, which has the semaphores of worker processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.chdir(folder)
+        yield lambda text: type(climber(text))(Path(folder), text)
+        monkeypatch.undo()
+
+
+def test_whole_examples_are_kept_where_nothing_is_drawn(
+    climber: Callable[[str], Any], rung: ScriptRung
+) -> None:
+    script = SCRIPT.replace("WORKERS", "0").replace("random.random() < 0.5", "i % 3")
+    facts = climber(script).facts()
+    assert rung.why_not(facts, Settings()) == "reading an example draws no random numbers"
+    assert facts.training_loader.why_not_kept is None
+    keeping = Settings(examples_in_memory=True)
+    assert rung.why_not(facts, keeping) == "whole examples are kept in memory"
+
+
+def parts(text: str, num: int) -> str | None:
+    node = cst.parse_module(textwrap.dedent(text).strip()).body[0]
+    assert isinstance(node, cst.FunctionDef)
+    both = split(node, num)
+    return None if both is None else cst.Module(both).code.strip()
+
+
+def test_what_follows_gets_the_names_that_it_uses() -> None:
+    text = """
+        def __getitem__(self, at):
+            path, (label, _) = self.files[at]
+            with open(path) as file:
+                text = file.read()
+            if random.random() < 0.5:
+                text = text.lower()
+            return text, label
+    """
+    assert (
+        parts(text, 2)
+        == textwrap.dedent(
+            """
+        @kept_in_memory
+        def _read_once(self, at):
+            path, (label, _) = self.files[at]
+            with open(path) as file:
+                text = file.read()
+            return label, text
+
+        def __getitem__(self, at):
+            label, text = self._read_once(at)
+            if random.random() < 0.5:
+                text = text.lower()
+            return text, label
+        """
+        ).strip()
+    )
+
+
+NOT_MOVED = {
+    "a return": "if at > 3:\n        return 0\n    x = 1",
+    "an attribute of the dataset": "self.last = x = self.rows[at]",
+    "a counter": "x = self.rows[at]\n    self.reads += 1",
+    "an item of the dataset": "x = self.kept[at] = self.rows[at]",
+    "a global variable": "global x\n    x = self.rows[at]",
+    "nothing that is used": "y = self.rows[at]",
+    "nothing": "print(at)",
+}
+
+
+@pytest.mark.parametrize("first", NOT_MOVED.values(), ids=NOT_MOVED.keys())
+def test_statements_that_only_work_in_their_place_are_not_moved(first: str) -> None:
+    text = f"def __getitem__(self, at):\n    {first}\n    return x + random.random()\n"
+    node = cst.parse_module(text).body[0]
+    assert isinstance(node, cst.FunctionDef)
+    assert split(node, num_statements(node) - 1) is None
+
+
+def test_what_is_kept_may_be_changed_by_its_user() -> None:
+    scope: dict[str, Any] = {"copy": copy, "functools": functools, "operator": operator}
+    exec(KEEPER, scope)
+    exec(ALL, scope)
+    for keep, of_all in (
+        (scope["kept_in_memory"], scope["read_all"]),
+        (kept_in_memory, read_all),
+    ):
+        reads: list[int] = []
+
+        class Rows:
+            @keep
+            def _read_once(self, idx: int, reads: list[int] = reads) -> Any:
+                reads.append(int(idx))
+                return torch.zeros(2), [int(idx)]
+
+            def __len__(self) -> int:
+                return 3
+
+        rows = Rows()
+        x, names = rows._read_once(1)
+        x += 1
+        names.append(2)
+        assert torch.equal(rows._read_once(torch.tensor(1))[0], torch.zeros(2))
+        assert rows._read_once(1)[1] == [1]
+        assert reads == [1]
+        subset = torch.utils.data.Subset(rows, [2])  # type: ignore[type-var, arg-type]
+        assert of_all(subset) is subset
+        assert sorted(reads) == [0, 1, 2]
+
+
+def part_of(text: str, folder: Path) -> Any:
+    file = folder / "data.py"
+    file.write_text(textwrap.dedent(text))
+    scope: dict[str, Any] = {"__name__": "data"}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    data = scope["Data"]()
+    before = torch.get_rng_state()
+    found = first_part_of(data, [data], OwnCode(folder), 1e9)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not vars(data)
+    assert not hasattr(type(data), "_read_once")
+    return found
+
+
+HEAD = """
+import torch
+class Data:
+    def __len__(self):
+        return 4
+    def __getitem__(self, at):
+"""
+
+
+def test_a_part_ends_before_random_numbers_are_drawn(tmp_path: Path) -> None:
+    found = part_of(
+        f"""{HEAD}
+        x = torch.full((100,), float(at))
+        y = x + torch.randn(100)
+        z = y * 2
+        return z, at
+        """,
+        tmp_path,
+    )
+    assert found.num_statements == 1
+    assert found.num_bytes == pytest.approx(400, rel=1)
+
+
+NO_PART = {
+    "a file that stays open": "x = open(__file__)\n        return torch.rand(1), x",
+    "a draw in the first statement": "x = torch.rand(2)\n        return x",
+    "an object": "x = object()\n        return torch.rand(1), id(x)",
+}
+
+
+@pytest.mark.parametrize("body", NO_PART.values(), ids=NO_PART.keys())
+def test_there_is_no_part(body: str, tmp_path: Path) -> None:
+    found = part_of(f"{HEAD}        {body}\n", tmp_path)
+    assert found == "no first part of its __getitem__ reads the same each time"
+
+
+def test_what_takes_too_much_memory_is_not_kept(tmp_path: Path) -> None:
+    text = f"{HEAD}        x = torch.zeros(10**8)\n        return x[:1] + torch.rand(1)\n"
+    found = part_of(text, tmp_path)
+    assert found == "what it reads takes more than half of the free memory"
