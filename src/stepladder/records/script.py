@@ -107,6 +107,7 @@ class MadeLoader:
         has_rows: its batches are made by torch's default function, of indices from a sampler of
             torch, and consist of tensors.
         worker_options: the arguments that it was made with and that need worker processes.
+        can_be_read_apart: forked processes may read its examples at once.
         first_part: of reading an example, if only what follows draws random numbers.
         why_no_part: why it has no such part; None: it has, or whole examples can be kept.
     """
@@ -123,6 +124,7 @@ class MadeLoader:
     why_not_kept: str | None = None
     has_rows: bool = False
     worker_options: tuple[str, ...] = ()
+    can_be_read_apart: bool = False
     first_part: FirstPart | None = None
     why_no_part: str | None = None
 

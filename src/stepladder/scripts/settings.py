@@ -39,6 +39,8 @@ class Settings:
         examples_in_memory: examples are read once and then kept.
         memory_loaders: keys of the places of the loaders that do so.
         row_loaders: of these, those whose batches are rows of whole columns.
+        memory_readers: processes that read all examples of these before the first batch; 0: each
+            example is read when it is needed.
         batch_factor: times as many examples in each of its batches.
         lr_factor: times the learning rate of each optimizer.
         once_per_input: a second forward of the model on the same unchanged batch returns the output
@@ -72,6 +74,7 @@ class Settings:
     examples_in_memory: bool = False
     memory_loaders: tuple[str, ...] = ()
     row_loaders: tuple[str, ...] = ()
+    memory_readers: int = 0
     batch_factor: int = 1
     lr_factor: float = 1.0
     once_per_input: bool = False

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import copy
 import functools
 import json
+import sqlite3
 import subprocess
 import textwrap
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from stepladder.records.ladder import Interval
 from stepladder.records.script import LogCall, MadeLoader, MadeOptimizer, Place, ScriptFacts
-from stepladder.scripts.inside.in_memory import InMemory, RowsInMemory, has_rows
+from stepladder.scripts.inside.in_memory import InMemory, RowsInMemory, can_be_read_apart, has_rows
 from stepladder.scripts.patch import edited, patch_of
 from stepladder.scripts.rungs import SCRIPT_RUNGS
-from stepladder.scripts.rungs.examples_in_memory import KEEPER, ROWS
+from stepladder.scripts.rungs.examples_in_memory import KEEPER, ROWS, rows_at_once
 from stepladder.scripts.settings import Settings
 
 RUNGS = {rung.name: rung for rung in SCRIPT_RUNGS}
@@ -151,12 +156,12 @@ def test_a_kept_dataset_does_not_read_batches_again() -> None:
         assert kept.indices == [5, 3, 1]
 
 
-def with_rows(text: str, tmp_path: Path, **loader: object) -> str:
+def with_rows(text: str, tmp_path: Path, **loader: Any) -> str:
     """Return a script whose loader keeps its examples as rows."""
     file = tmp_path / "train.py"
     file.write_text(text)
     facts = facts_of(text, file)
-    made = replace(facts.loaders[0], has_rows=True, **loader)  # type: ignore[arg-type]
+    made = replace(facts.loaders[0], has_rows=True, **loader)
     facts = replace(facts, loaders=(made,))
     rung = RUNGS["examples_in_memory"]
     assert rung.why_not(facts, Settings()) is None
@@ -199,16 +204,19 @@ class Rows(torch.utils.data.Dataset[object]):
 
 
 def test_rows_of_columns_are_the_batches_of_the_script() -> None:
-    scope: dict[str, object] = {"torch": torch, "functools": functools}
-    exec(f"{KEEPER}\n{ROWS}", scope)
-    for keeper in (scope["RowsInMemory"], RowsInMemory):
+    for keeper, is_at_once in (
+        (_in_the_diff(ROWS), False),
+        (RowsInMemory, False),
+        (_in_the_diff(rows_at_once(2)), True),
+        (functools.partial(RowsInMemory, readers=2), True),
+    ):
         rows = Rows()
-        kept = keeper(rows)  # type: ignore[operator]
+        kept = keeper(rows)
         loader = DataLoader(
             kept,
             batch_size=4,
             shuffle=True,
-            collate_fn=keeper.collate,  # type: ignore[attr-defined]
+            collate_fn=kept.collate,
         )
         plain = DataLoader(Rows(), batch_size=4, shuffle=True)
         for epoch in range(4):
@@ -221,9 +229,47 @@ def test_rows_of_columns_are_the_batches_of_the_script() -> None:
                 for one, other in zip(batch["more"], expected["more"], strict=True):
                     assert one.dtype == other.dtype
                     assert torch.equal(one, other)
-        assert rows.num_reads == 10
+        assert rows.num_reads == (0 if is_at_once else 10)  # others read at once
         assert kept.columns is not None
         assert len(kept[3]["more"]) == 3
+
+
+def _in_the_diff(text: str) -> Any:
+    scope: dict[str, Any] = {"torch": torch, "functools": functools, "copy": copy}
+    exec(f"{KEEPER}\n{text}", scope)
+    return scope["RowsInMemory"]
+
+
+def test_slow_reading_is_done_by_several_processes(tmp_path: Path) -> None:
+    slow = {"can_be_read_apart": True, "example_s": 0.01}
+    text = with_rows(SCRIPT, tmp_path, **slow)
+    assert "num_workers=2,\n" in text
+    assert "import copy\n" in text
+    compile(text, "train.py", "exec")
+    for change in (
+        {"can_be_read_apart": False},
+        {"example_s": 1e-5},
+        {"num_workers": 2, "worker_options": ("multiprocessing_context",)},
+    ):
+        assert "joined" not in with_rows(SCRIPT, tmp_path, **{**slow, **change})
+
+
+class Holds:
+    """A dataset that holds something."""
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+def test_a_dataset_with_an_open_file_is_not_read_apart(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    with (tmp_path / "x").open("rb") as file, contextlib.closing(sqlite3.connect(":memory:")) as db:
+        assert not can_be_read_apart(Holds(file))
+        assert not can_be_read_apart(Subset(Holds([{"a": file}]), [0]))  # type: ignore[arg-type]
+        assert not can_be_read_apart(Holds(db))
+        assert not can_be_read_apart(Holds(threading.Lock()))
+    held = [np.zeros(3), torch.zeros(3), lambda x: x, tmp_path, {"a": (1, "b")}, Holds, len]
+    assert can_be_read_apart(Subset(Holds(held), [0]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,8 @@ class Applied:
         if place is not None:
             self._found.add(place.key)
         if place is not None and place.key in settings.memory_loaders:
-            _keep_examples(bound.arguments, has_rows=place.key in settings.row_loaders)
+            has_rows = place.key in settings.row_loaders
+            _keep_examples(bound.arguments, has_rows=has_rows, readers=settings.memory_readers)
         if place is not None and place.key == settings.loader:
             self._change_loader(bound.arguments)
         if settings.decoded_method is not None:
@@ -226,10 +227,10 @@ class Applied:
                 self.problems.append("the loader has no batch size that can be changed")
 
 
-def _keep_examples(values: dict[str, Any], *, has_rows: bool) -> None:
+def _keep_examples(values: dict[str, Any], *, has_rows: bool, readers: int) -> None:
     """Keep the examples of a loader, by the arguments that it is made with."""
     dataset = values["dataset"]
-    values["dataset"] = RowsInMemory(dataset) if has_rows else InMemory(dataset)
+    values["dataset"] = RowsInMemory(dataset, readers) if has_rows else InMemory(dataset)
     if has_rows:
         values["collate_fn"] = RowsInMemory.collate
     if values.get("num_workers") and not values.get("persistent_workers"):

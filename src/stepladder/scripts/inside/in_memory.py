@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import io
+import multiprocessing
+import pickle
 from collections.abc import Sequence
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 _MOST: Final = 0.9  # of the examples are kept: the others are read as well
 
@@ -38,12 +44,22 @@ class RowsInMemory(InMemory):
     """Takes batches as rows of whole columns, once most examples are kept.
 
     The loader's `collate_fn` has to be `collate`.
+
+    Attributes:
+        readers: processes that read all examples before the first batch; 0: none does, and each is
+            read when it is needed.
     """
 
     columns: Any = None
 
+    def __init__(self, examples: Any, readers: int = 0) -> None:
+        super().__init__(examples)
+        self.readers = readers
+
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return the examples of a batch, or what returns the batch itself."""
+        if self.columns is None and self.readers:
+            self.columns = columns_of(self.examples, self.readers)
         if self.columns is None and len(self.kept) < _MOST * len(self):
             return [self[idx] for idx in indices]
         if self.columns is None:
@@ -55,6 +71,27 @@ class RowsInMemory(InMemory):
     def collate(batch: Any) -> Any:
         """Return the batch."""
         return batch() if callable(batch) else default_collate(batch)
+
+
+def columns_of(examples: Any, readers: int) -> Any:
+    """Return all examples as columns, read in several processes."""
+    loader = DataLoader(
+        examples,
+        batch_size=64,
+        num_workers=readers,
+        multiprocessing_context="fork",
+        generator=torch.Generator(),
+    )
+    return joined([copy.deepcopy(batch) for batch in loader])  # copied out of shared memory
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return the columns of several batches."""
+    if isinstance(parts[0], dict):
+        return {name: joined([part[name] for part in parts]) for name in parts[0]}
+    if isinstance(parts[0], list):
+        return [joined(ones) for ones in zip(*parts, strict=True)]
+    return torch.cat(list(parts))
 
 
 def rows_of(columns: Any, rows: Tensor) -> Any:
@@ -81,3 +118,33 @@ def _is_of_tensors(batch: Any) -> bool:
         return all(_is_of_tensors(one) for one in batch)
     is_plain = type(batch) is Tensor and batch.layout == torch.strided
     return is_plain and not batch.requires_grad
+
+
+def can_be_read_apart(dataset: Any) -> bool:
+    """Return whether forked processes may read a dataset at once.
+
+    It must hold no open file or connection, whose position they would share.
+    """
+    if multiprocessing.get_start_method() != "fork":
+        return False
+    try:
+        _Held(_Nowhere()).dump(dataset)
+    except Exception:  # whatever an object raises that cannot be copied to another process
+        return False
+    return True
+
+
+class _Nowhere(io.RawIOBase):
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+class _Held(pickle.Pickler):
+    """Visits what an object holds, but for arrays and code."""
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return "array" if isinstance(obj, (Tensor, np.ndarray)) else None
+
+    def reducer_override(self, obj: Any) -> Any:
+        is_code = isinstance(obj, (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type))
+        return (int, ()) if is_code and obj is not int else NotImplemented

@@ -18,7 +18,7 @@ from stepladder.machine import available_memory_bytes
 from stepladder.records.script import FirstPart, MadeLoader, MadeOptimizer, Place
 from stepladder.scripts.inside.decoded import first_part_of
 from stepladder.scripts.inside.deterministic import read_twice
-from stepladder.scripts.inside.in_memory import has_rows
+from stepladder.scripts.inside.in_memory import can_be_read_apart, has_rows
 from stepladder.scripts.inside.tables import Embedding, embeddings_of
 from stepladder.scripts.settings import MAX_MEMORY_FRAC
 from stepladder.watching.hooks.patches import Patches
@@ -208,6 +208,7 @@ class Places:
             if loader is None or made.is_stream or not made.num_examples:
                 continue
             read = read_twice(loader.dataset, made.num_examples)
+            is_of_rows = made.has_rows and has_rows(read.examples)
             part = None
             if read.varies:
                 part = first_part_of(loader.dataset, datasets, self.own, most)
@@ -216,7 +217,8 @@ class Places:
                 example_bytes=read.num_bytes,
                 example_s=read.seconds,
                 why_not_kept=read.why_not,
-                has_rows=made.has_rows and has_rows(read.examples),
+                has_rows=is_of_rows,
+                can_be_read_apart=is_of_rows and can_be_read_apart(loader.dataset),
                 first_part=part if isinstance(part, FirstPart) else None,
                 why_no_part=part if isinstance(part, str) else None,
             )

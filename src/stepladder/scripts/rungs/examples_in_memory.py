@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -17,6 +18,8 @@ _NO_WORKERS: Final = {
     "timeout": "0",
     "persistent_workers": "False",
 }
+_MAX_READERS: Final = 16
+_MIN_READING_S: Final = 1.0
 KEEPER: Final = '''
 class InMemory(torch.utils.data.Dataset):
     """Keeps each example after its first read."""
@@ -37,19 +40,14 @@ class InMemory(torch.utils.data.Dataset):
             self.kept[idx] = self.examples[idx]
         return self.kept[idx]
 '''.strip()
-ROWS: Final = '''
+_ROWS = '''
 class RowsInMemory(InMemory):
-    """Takes batches as rows of whole columns, once most examples are kept."""
+    """DOCSTRING."""
 
     columns = None
 
     def __getitems__(self, indices):  # called by the loader
-        if self.columns is None and len(self.kept) < 0.9 * len(self):
-            return [self[idx] for idx in indices]
-        if self.columns is None:
-            examples = [self[idx] for idx in range(len(self))]
-            self.columns = torch.utils.data.default_collate(examples)
-            self.kept.clear()
+HERE
         return functools.partial(rows_of, self.columns, torch.as_tensor(indices))
 
     @staticmethod
@@ -64,15 +62,53 @@ def rows_of(columns, rows):
         return [rows_of(one, rows) for one in columns]
     return columns[rows]
 '''.strip()
+_WHEN_READ: Final = """
+        if self.columns is None and len(self.kept) < 0.9 * len(self):
+            return [self[idx] for idx in indices]
+        if self.columns is None:
+            examples = [self[idx] for idx in range(len(self))]
+            self.columns = torch.utils.data.default_collate(examples)
+            self.kept.clear()
+""".strip("\n")
+_AT_ONCE: Final = """
+        if self.columns is None:
+            loader = torch.utils.data.DataLoader(
+                self.examples,
+                batch_size=64,
+                num_workers=READERS,
+                multiprocessing_context="fork",
+                generator=torch.Generator(),
+            )
+            self.columns = joined([copy.deepcopy(batch) for batch in loader])
+""".strip("\n")
+_JOINED: Final = """
+def joined(parts):
+    if isinstance(parts[0], dict):
+        return {name: joined([part[name] for part in parts]) for name in parts[0]}
+    if isinstance(parts[0], list):
+        return [joined(ones) for ones in zip(*parts)]
+    return torch.cat(list(parts))
+""".strip()
+ROWS: Final = _ROWS.replace(
+    "DOCSTRING", "Takes batches as rows of whole columns, once most examples are kept"
+).replace("HERE", _WHEN_READ)
+
+
+def rows_at_once(readers: int) -> str:
+    """Return the class that reads all examples in several processes."""
+    about = "Reads all examples first, in processes; batches are rows of whole columns"
+    here = _AT_ONCE.replace("READERS", str(readers))
+    return f"{_ROWS.replace('DOCSTRING', about).replace('HERE', here)}\n\n\n{_JOINED}"
 
 
 class ExamplesInMemory(ScriptRung):
     """Keep decoded examples, where reading one twice gives the same and draws no random numbers.
 
-    Where torch's default function makes the batches, they are rows of whole columns once most
-    examples are kept, if there is memory for both. Other loaders that exist when training begins,
-    such as that of validation, keep theirs too. Worker processes that end with each pass are left
-    out: this process reads.
+    Where torch's default function makes the batches, they are rows of whole columns, if there is
+    memory for both; where reading takes long, as many processes as there are cores read all
+    examples before the first batch, unless the dataset holds an open file. Other loaders that exist
+    when training begins, such as that of validation, keep theirs too. Worker processes that end
+    with each pass are left out: this process reads.
 
     Trades: memory for all examples; the first epoch is as slow as before, or slower without worker
     processes.
@@ -128,6 +164,7 @@ class ExamplesInMemory(ScriptRung):
             examples_in_memory=True,
             memory_loaders=tuple(keys),
             row_loaders=tuple(rows),
+            memory_readers=_readers(facts, rows),
         )
 
     def warm_up(self, facts: ScriptFacts) -> int:
@@ -143,7 +180,7 @@ class ExamplesInMemory(ScriptRung):
             if loader is None or loader.place is None or not loader.place.is_direct:
                 return "a library makes the loader"
             has_rows = key in settings.row_loaders
-            classes = {KEEPER: ("torch",)} | ({ROWS: ("functools", "torch")} if has_rows else {})
+            classes = {KEEPER: ("torch",)} | (_of_rows(settings) if has_rows else {})
             for text, imports in classes.items():
                 starts[loader.place.file, text] = Edit(
                     rung=self.name,
@@ -163,6 +200,25 @@ class ExamplesInMemory(ScriptRung):
                 for name, value in arguments.items()
             ]
         return (*starts.values(), *edits)
+
+
+def _of_rows(settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Return the text of the class for rows, with its imports."""
+    if settings.memory_readers:
+        return {rows_at_once(settings.memory_readers): ("copy", "functools", "torch")}
+    return {ROWS: ("functools", "torch")}
+
+
+def _readers(facts: ScriptFacts, keys: Sequence[str]) -> int:
+    """Return how many processes read all examples of some loaders; 0: they are read in turn."""
+    loaders = [one for key in keys for one in _of(facts, key)]
+    seconds = sum((one.num_examples or 0) * (one.example_s or 0.0) for one in loaders)
+    is_possible = all(
+        one.can_be_read_apart and "multiprocessing_context" not in one.worker_options
+        for one in loaders
+    )
+    num = min(facts.num_cores, _MAX_READERS)
+    return num if is_possible and num > 1 and seconds > _MIN_READING_S else 0
 
 
 def _of(facts: ScriptFacts, key: str) -> list[MadeLoader]:
