@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--stages", nargs="*", default=["watch", "climb", "race"])
     parser.add_argument("--rounds", type=int, default=3, help="runs of each arm of a race")
-    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--only", nargs="*", default=[], help="ids, such as 11")
     parser.add_argument("--public", type=Path, required=True, help="folder of public files")
     args = parser.parse_args()
     log = Log(args.log)
@@ -262,6 +262,8 @@ def main() -> None:
         folder = Path(name)
         shutil.unpack_archive(ARCHIVE, folder, filter="data")
         index = json.loads((folder / "index.json").read_text())
+        if unknown := set(args.only) - {entry["id"] for entry in index}:
+            parser.error(f"--only: no script is called {', '.join(sorted(unknown))}")
         for entry in index:
             script = Script(folder, entry)
             if args.only and entry["id"] not in args.only:

@@ -23,6 +23,7 @@ import torch
 from stepladder.scripts.inside.saves import BackgroundSaves
 from stepladder.scripts.rungs.background_saves import SAVER
 
+OF_TORCH = {"Tensor": torch.Tensor, "empty_like": torch.empty_like}
 Save = Callable[..., None]
 
 
@@ -32,7 +33,11 @@ def from_outside(save: Save) -> Any:
 
 def in_the_diff(save: Save) -> Any:
     modules = {"atexit": atexit, "copy": copy, "os": os, "sys": sys, "threading": threading}
-    scope: dict[str, Any] = {**modules, "time": time, "torch": SimpleNamespace(save=save)}
+    scope: dict[str, Any] = {
+        **modules,
+        "time": time,
+        "torch": SimpleNamespace(save=save, **OF_TORCH),
+    }
     exec(SAVER, scope)
     return scope["background_saves"]
 
@@ -118,6 +123,44 @@ def test_a_file_that_cannot_be_written_is_an_error(kind: Any, tmp_path: Path) ->
     with pytest.raises(OSError, match="the disk is full"):
         saver.finish()
     saver.finish()
+
+
+def test_memory_of_a_copy_is_used_again_and_sharing_is_kept(kind: Any, tmp_path: Path) -> None:
+    go, begun, written = threading.Event(), threading.Event(), []
+
+    def save(obj: Any, f: Any) -> None:
+        written.append(obj)
+        begun.set()
+        go.wait(10)
+        torch.save(obj, f)
+
+    saver, file = kind(save), tmp_path / "last.pt"
+    rows, tied = torch.zeros(4, 3), torch.ones(5)
+    views = {"column": rows.T, "tied": [tied, tied.view(5)], "part": torch.arange(9)[:3]}
+    for step in range(5):
+        rows += 1
+        tied += 1
+        views["history"] = [0.5] * step
+        saver.save(views, file)
+        assert begun.wait(10)
+    waiting = getattr(saver, "waiting", None) or saver._waiting
+    ((_, reused),) = waiting.values()
+    saver.save(views, file)
+    ((_, again),) = waiting.values()
+    assert [one.data_ptr() for one in reused] == [one.data_ptr() for one in again]
+    assert [one.shape for one in again] == [(3, 4)]
+    views["column"] = torch.zeros(2)  # of another shape
+    saver.save(views, file)
+    go.set()
+    saver.finish()
+    found = torch.load(file)
+    assert found["column"].tolist() == [0.0, 0.0]
+    assert written[0]["column"].tolist() == [[1.0] * 4] * 3
+    first, second = found["tied"]
+    assert first.tolist() == second.tolist() == [6.0] * 5
+    assert first.data_ptr() == second.data_ptr()
+    assert found["part"].tolist() == [0, 1, 2]
+    assert found["history"] == [0.5] * 4
 
 
 PROGRAM = """

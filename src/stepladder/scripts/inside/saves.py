@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from stepladder.records.script import Place
 from stepladder.scripts.inside.places import call_place
@@ -35,7 +36,8 @@ class BackgroundSaves:
 
     def __init__(self, save: Callable[..., None]) -> None:
         self._save = save
-        self._waiting: dict[str, Any] = {}
+        self._waiting: dict[str, tuple[Any, list[Tensor]]] = {}
+        self._spare: list[Tensor] = []
         self._writing: str | None = None
         self._changed = threading.Condition(threading.RLock())
         self._thread: threading.Thread | None = None
@@ -51,10 +53,10 @@ class BackgroundSaves:
         try:
             is_path = isinstance(f, (str, os.PathLike)) and not args and not options
             is_path = is_path and os.getpid() == self._pid  # threads do not survive a fork
-            copied = copy.deepcopy(obj) if is_path else None
+            copied = self._copied(obj, os.path.abspath(f)) if is_path else None  # noqa: PTH100
         except Exception:  # such as a tensor within a graph, or too little memory
-            is_path = False
-        if not is_path:
+            copied = None
+        if copied is None:
             self.finish()
             self._save(obj, f, *args, **options)
             return
@@ -69,6 +71,26 @@ class BackgroundSaves:
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def _copied(self, obj: Any, path: str) -> tuple[Any, list[Tensor]]:
+        """Copy an object, into the tensors of a copy that is no longer needed if they fit.
+
+        Freshly allocated memory would cost several times as much as copying into it.
+
+        Returns:
+            The copy, and those of its tensors that can be used again.
+        """
+        tensors = _tensors_in(obj)
+        with self._changed:
+            _, into = self._waiting.pop(path, (None, None))
+            if into is None:
+                into, self._spare = self._spare, []
+        if [_look_of(one) for one in into] != [_look_of(one) for one in tensors]:
+            into = [torch.empty_like(one) for one in tensors]
+        for one, other in zip(into, tensors, strict=True):
+            one.copy_(other)
+        memo: dict[int, Any] = {id(one): other for one, other in zip(tensors, into, strict=True)}
+        return copy.deepcopy(obj, memo), into
 
     def finish(self) -> None:
         """Wait until all files are written."""
@@ -93,7 +115,7 @@ class BackgroundSaves:
                 while not self._waiting:
                     self._changed.wait()
                 self._writing = path = next(iter(self._waiting))
-                obj = self._waiting.pop(path)
+                obj, spare = self._waiting.pop(path)
             began = perf_counter()
             try:
                 self._save(obj, path)
@@ -102,7 +124,7 @@ class BackgroundSaves:
             del obj
             now = perf_counter()
             with self._changed:
-                self._writing = None
+                self._writing, self._spare = None, spare
                 self._changed.notify_all()
                 until = now + _PAUSE * (now - began)
                 while not self._num_hurried and (left := until - perf_counter()) > 0:
@@ -123,6 +145,24 @@ class BackgroundSaves:
             if path not in self._waiting and path != self._writing:
                 return
         self.finish()
+
+
+def _tensors_in(obj: Any) -> list[Tensor]:
+    """Return the tensors in dictionaries and lists that share their memory with no other."""
+    waiting: list[Any] = [obj]
+    found: dict[int, list[Tensor]] = {}
+    while waiting:
+        one = waiting.pop()
+        if type(one) is Tensor and not one.requires_grad:
+            found.setdefault(one.untyped_storage().data_ptr(), []).append(one)
+        elif isinstance(one, (dict, list, tuple)):
+            waiting += one.values() if isinstance(one, dict) else one
+    alone = [ones[0] for ones in found.values() if len(ones) == 1]
+    return [one for one in alone if one.untyped_storage().nbytes() == one.nbytes]
+
+
+def _look_of(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 def _size_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

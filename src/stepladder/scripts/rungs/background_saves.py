@@ -13,12 +13,13 @@ from stepladder.scripts.settings import Settings
 
 _MIN_SHARE: Final = 0.02
 _SAVED: Final = 0.7
-_COPIES: Final = 3  # two that wait, and one that is written
+_COPIES: Final = 4  # two that wait, one that is written, and one whose memory is used again
 _MAX_MEMORY_FRAC: Final = 0.5
 SAVER: Final = '''
 class BackgroundSaves:
     """Writes copies of what is saved in a thread; of several for one file, the last."""
 
+    KINDS = (dict, list, tuple)
     MOVES = {
         "os.rename", "os.remove", "os.link", "os.symlink", "os.rmdir", "os.truncate",
         "os.listdir", "os.scandir", "os.fork", "os.exec", "os.system", "os.posix_spawn",
@@ -27,6 +28,7 @@ class BackgroundSaves:
 
     def __init__(self):
         self.waiting, self.writing, self.errors, self.num_hurried = {}, None, [], 0
+        self.spare = []
         self.changed, self.thread = threading.Condition(threading.RLock()), None
         self.pid = os.getpid()
         sys.addaudithook(self.look)
@@ -38,7 +40,7 @@ class BackgroundSaves:
         is_path = isinstance(f, (str, os.PathLike)) and not args and not options
         is_path = is_path and os.getpid() == self.pid  # threads do not survive a fork
         try:
-            copied = copy.deepcopy(obj) if is_path else None
+            copied = self.copied(obj, os.path.abspath(f)) if is_path else None
         except Exception:  # such as a tensor within a graph, or too little memory
             is_path = False
         if not is_path:
@@ -55,6 +57,36 @@ class BackgroundSaves:
                 self.thread = threading.Thread(target=self.run, daemon=True)
                 self.thread.start()
             self.changed.notify_all()
+
+    def copied(self, obj, path):
+        """Copy an object, into the tensors of a copy that is no longer needed if they fit."""
+        tensors = self.tensors_in(obj)
+        with self.changed:
+            _, into = self.waiting.pop(path, (None, None))
+            if into is None:
+                into, self.spare = self.spare, []
+        if [self.look_of(one) for one in into] != [self.look_of(one) for one in tensors]:
+            into = [torch.empty_like(one) for one in tensors]
+        for one, other in zip(into, tensors):
+            one.copy_(other)
+        memo = {id(one): other for one, other in zip(tensors, into)}
+        return copy.deepcopy(obj, memo), into
+
+    def tensors_in(self, obj):
+        """Return tensors that share their memory with no other."""
+        waiting, found = [obj], {}
+        while waiting:
+            one = waiting.pop()
+            if type(one) is torch.Tensor and not one.requires_grad:
+                found.setdefault(one.untyped_storage().data_ptr(), []).append(one)
+            elif isinstance(one, self.KINDS):
+                waiting += one.values() if isinstance(one, dict) else one
+        alone = [ones[0] for ones in found.values() if len(ones) == 1]
+        return [one for one in alone if one.untyped_storage().nbytes() == one.nbytes]
+
+    @staticmethod
+    def look_of(tensor):
+        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
     def finish(self):
         with self.changed:
@@ -75,7 +107,7 @@ class BackgroundSaves:
                 while not self.waiting:
                     self.changed.wait()
                 self.writing = path = next(iter(self.waiting))
-                obj = self.waiting.pop(path)
+                obj, spare = self.waiting.pop(path)
             began = time.perf_counter()
             try:
                 torch.save(obj, path)
@@ -84,7 +116,7 @@ class BackgroundSaves:
             del obj
             until = 5 * time.perf_counter() - 4 * began  # at most a fifth of the time
             with self.changed:
-                self.writing = None
+                self.writing, self.spare = None, spare
                 self.changed.notify_all()
                 while not self.num_hurried and (left := until - time.perf_counter()) > 0:
                     self.changed.wait(left)
