@@ -109,7 +109,7 @@ class MadeLoader:
         worker_options: the arguments that it was made with and that need worker processes.
         can_be_read_apart: forked processes may read its examples at once.
         first_part: of reading an example, if only what follows draws random numbers.
-        why_no_part: why it has no such part; None: it has, or whole examples can be kept.
+        why_no_part: why it has no such part; None: whole examples can be kept.
     """
 
     place: Place | None = None

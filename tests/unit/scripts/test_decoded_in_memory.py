@@ -267,3 +267,25 @@ def test_what_takes_too_much_memory_is_not_kept(tmp_path: Path) -> None:
     text = f"{HEAD}        x = torch.zeros(10**8)\n        return x[:1] + torch.rand(1)\n"
     found = part_of(text, tmp_path)
     assert found == "what it reads takes more than half of the free memory"
+
+
+@pytest.mark.parametrize("draws", [True, False])
+@pytest.mark.parametrize("line", ["pictures.low = epoch", "loader.dataset.dataset.enlarge()"])
+def test_a_dataset_that_changes_later_is_not_kept(
+    climber: Callable[[str], Any], rung: ScriptRung, line: str, draws: bool
+) -> None:
+    method = "    def enlarge(self):\n        self.low += 1\n\n    def __len__(self):"
+    text = SCRIPT.replace("WORKERS", "0").replace("    def __len__(self):", method)
+    text = text.replace("self.train = train", "self.train, self.low = train, 0")
+    text = text.replace("x[0] = 0", "x[0] = self.low")
+    with_name = "pictures = Pictures(train=True)\ndata = Subset(pictures,"
+    text = text.replace("data = Subset(Pictures(train=True),", with_name)
+    text = text.replace("    for x, y in loader:\n", f"    {line}\n    for x, y in loader:\n")
+    if not draws:
+        text = text.replace("random.random() < 0.5", "i % 3")
+    loader = climber(text).facts().training_loader
+    at = 1 + text.splitlines().index(f"    {line}")
+    expected = f"train.py:{at} changes the dataset"
+    assert loader is not None
+    assert loader.why_not_kept == loader.why_no_part == expected
+    assert loader.first_part is None

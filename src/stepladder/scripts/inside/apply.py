@@ -190,7 +190,7 @@ class Applied:
     def _make_loader(
         self, original: Callable[..., None], this: Any, args: Any, kwargs: Any
     ) -> None:
-        place, _ = call_place(self._places.own)
+        place, frame = call_place(self._places.own)
         settings = self._settings
         bound = inspect.signature(original).bind(this, *args, **kwargs)
         given = dict(bound.arguments)
@@ -204,7 +204,7 @@ class Applied:
         if settings.decoded_method is not None:
             self._keep_decoded(bound.arguments["dataset"], place)
         original(*bound.args, **bound.kwargs)
-        self._places.note_loader(this, place, given)
+        self._places.note_loader(this, place, given, frame)
 
     def _keep_decoded(self, dataset: Any, place: Place | None) -> None:
         settings = self._settings

@@ -19,6 +19,7 @@ from stepladder.records.script import FirstPart, MadeLoader, MadeOptimizer, Plac
 from stepladder.scripts.inside.decoded import first_part_of
 from stepladder.scripts.inside.deterministic import read_twice
 from stepladder.scripts.inside.in_memory import can_be_read_apart, has_rows
+from stepladder.scripts.inside.later_changes import later_change, names_of
 from stepladder.scripts.inside.tables import Embedding, embeddings_of
 from stepladder.scripts.settings import MAX_MEMORY_FRAC
 from stepladder.watching.hooks.patches import Patches
@@ -130,6 +131,7 @@ class Places:
         self.embeddings: dict[int, Embedding] = {}
         self._params: list[weakref.ref[Tensor]] = []
         self._loaders: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._names: dict[int, tuple[str, ...]] = {}  # of their datasets
         self._last: int | None = None
 
     def note_optimizer(
@@ -166,8 +168,14 @@ class Places:
         )
         self.optimizers.append(made)
 
-    def note_loader(self, loader: Any, place: Place | None, given: Mapping[str, Any]) -> None:
-        """Add a loader that was made with some arguments."""
+    def note_loader(
+        self,
+        loader: Any,
+        place: Place | None,
+        given: Mapping[str, Any],
+        frame: FrameType | None = None,
+    ) -> None:
+        """Add a loader that was made with some arguments, in a frame."""
         is_stream = isinstance(loader.dataset, IterableDataset)
         made = MadeLoader(
             place=place,
@@ -179,6 +187,7 @@ class Places:
             has_rows=not is_stream and _batches_by_default(loader),
             worker_options=tuple(name for name in OF_WORKERS if given.get(name) is not None),
         )
+        self._names[len(self.loaders)] = names_of(loader.dataset, frame)
         self._loaders[id(loader)] = (weakref.ref(loader), len(self.loaders))
         self.loaders.append(made)
 
@@ -208,8 +217,11 @@ class Places:
             if loader is None or made.is_stream or not made.num_examples:
                 continue
             read = read_twice(loader.dataset, made.num_examples)
+            changed = later_change(loader.dataset, self._names.get(idx, ()), self.own)
+            if changed is not None:
+                read = replace(read, why_not=f"{changed} changes the dataset", varies=False)
             is_of_rows = made.has_rows and has_rows(read.examples)
-            part = None
+            part: FirstPart | str | None = read.why_not
             if read.varies:
                 part = first_part_of(loader.dataset, datasets, self.own, most)
             self.loaders[idx] = replace(
@@ -220,7 +232,7 @@ class Places:
                 has_rows=is_of_rows,
                 can_be_read_apart=is_of_rows and can_be_read_apart(loader.dataset),
                 first_part=part if isinstance(part, FirstPart) else None,
-                why_no_part=part if isinstance(part, str) else None,
+                why_no_part=None if isinstance(part, FirstPart) else part,
             )
 
 
