@@ -95,6 +95,18 @@ def test_the_losses_are_the_same(climber: Callable[[str], Any], rung: ScriptRung
     assert int(all_reads.split()[1]) > 3 * 72
 
 
+def test_processes_that_share_nothing_are_left_alone(
+    climber_on_disk: Callable[[str], Any], rung: ScriptRung
+) -> None:
+    text = SCRIPT.replace("WORKERS", '2, multiprocessing_context="forkserver"')
+    start, training = text.split("data = Subset")
+    text = (
+        f'{start}if __name__ == "__main__":\n{textwrap.indent("data = Subset" + training, " " * 4)}'
+    )
+    facts = climber_on_disk(text).facts()
+    assert rung.why_not(facts, Settings()) == "its worker processes are not forked"
+
+
 def test_worker_processes_share_what_was_read_before(
     climber_on_disk: Callable[[str], Any], rung: ScriptRung
 ) -> None:
@@ -248,6 +260,12 @@ def test_a_part_ends_before_random_numbers_are_drawn(tmp_path: Path) -> None:
     )
     assert found.num_statements == 1
     assert found.num_bytes == pytest.approx(400, rel=1)
+
+
+def test_annotations_need_not_exist(tmp_path: Path) -> None:
+    text = f"from __future__ import annotations\n{HEAD.replace('at):', 'at: Missing) -> Missing:')}"
+    body = "        x = torch.zeros(4)\n        return x + torch.rand(1)\n"
+    assert part_of(text + body, tmp_path).num_statements == 1
 
 
 NO_PART = {

@@ -4,6 +4,7 @@
 """
 
 from __future__ import annotations
+import __future__
 
 import copy
 import functools
@@ -30,6 +31,7 @@ from stepladder.watching.script.own_code import OwnCode
 
 _SEEDS: Final = (1, 2)
 _MAX_S: Final = 5.0
+_FUTURE: Final = __future__.annotations.compiler_flag
 _GETITEM: Final = "__getitem__"
 
 
@@ -120,8 +122,8 @@ def first_part_of(
                 why_not = "what it reads takes more than half of the free memory"
             if perf_counter() - began > _MAX_S:
                 break
-    except (OSError, SyntaxError):
-        return "the text of its __getitem__ is not known"
+    except Exception as error:  # such as a text that is not known, or names that it needs
+        return f"its __getitem__ cannot be split ({type(error).__name__})"
     return why_not
 
 
@@ -162,7 +164,13 @@ def _parts(function: FunctionType) -> Iterator[tuple[int, int, FunctionType, Fun
     for num in range(num_statements(node) - 1, 0, -1):
         if (both := split(node, num)) is not None:
             lines = "\n" * (function.__code__.co_firstlineno - 1)  # about where they are
-            code = compile(lines + cst.Module(both).code, function.__code__.co_filename, "exec")
+            code = compile(
+                lines + cst.Module(both).code,
+                function.__code__.co_filename,
+                "exec",
+                flags=function.__code__.co_flags & _FUTURE,
+                dont_inherit=True,
+            )
             scope: dict[str, Any] = {KEPT: kept_in_memory}
             exec(code, function.__globals__, scope)
             yield num, column, scope[READ], scope[_GETITEM]

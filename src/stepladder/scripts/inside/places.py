@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import weakref
@@ -222,7 +223,9 @@ class Places:
                 read = replace(read, why_not=f"{changed} changes the dataset", varies=False)
             is_of_rows = made.has_rows and has_rows(read.examples)
             part: FirstPart | str | None = read.why_not
-            if read.varies:
+            if read.varies and loader.num_workers and not _forks(loader):
+                part = "its worker processes are not forked"
+            elif read.varies:
                 part = first_part_of(loader.dataset, datasets, self.own, most)
             self.loaders[idx] = replace(
                 made,
@@ -241,6 +244,12 @@ def _batches_by_default(loader: Any) -> bool:
     kinds = (type(loader.batch_sampler), type(loader.sampler))
     is_torchs = all(kind.__module__.startswith("torch.utils.data") for kind in kinds)
     return is_torchs and loader.collate_fn is default_collate
+
+
+def _forks(loader: Any) -> bool:
+    """Return whether a loader's worker processes share what this one has read."""
+    chosen = loader.multiprocessing_context
+    return bool((chosen or multiprocessing).get_start_method() == "fork")
 
 
 def _why_not_fused(optimizer: Any, params: Sequence[Tensor]) -> str | None:

@@ -133,8 +133,6 @@ def _why_not_split(loader: MadeLoader) -> str | None:
     part = loader.first_part
     if part is None:
         return loader.why_no_part or "reading an example draws no random numbers"
-    if loader.num_workers and "multiprocessing_context" in loader.worker_options:
-        return "the script chooses how worker processes are started"
     if part.share < _MIN_SHARE:
         return f"only {100 * part.share:.0f} % of reading comes before random numbers are drawn"
     return None
