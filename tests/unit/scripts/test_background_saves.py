@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import copy
 import io
@@ -23,7 +24,7 @@ import torch
 from stepladder.scripts.inside.saves import BackgroundSaves
 from stepladder.scripts.rungs.background_saves import SAVER
 
-OF_TORCH = {"Tensor": torch.Tensor, "empty_like": torch.empty_like}
+OF_TORCH = {name: getattr(torch, name) for name in ("Tensor", "empty_like", "strided")}
 Save = Callable[..., None]
 
 
@@ -161,6 +162,71 @@ def test_memory_of_a_copy_is_used_again_and_sharing_is_kept(kind: Any, tmp_path:
     assert first.data_ptr() == second.data_ptr()
     assert found["part"].tolist() == [0, 1, 2]
     assert found["history"] == [0.5] * 4
+
+
+class Holder:
+    """An object that holds a tensor."""
+
+    def __init__(self, held: torch.Tensor) -> None:
+        self.held = held
+
+
+def test_what_shares_memory_with_a_hidden_tensor_shares_it_in_the_file(
+    kind: Any, tmp_path: Path
+) -> None:
+    saver, file = kind(torch.save), tmp_path / "last.pt"
+    weights = torch.zeros(4)
+    for _ in range(2):
+        saver.save({"weights": weights, "holder": Holder(weights[:2])}, file)
+        weights += 1
+    saver.finish()
+    found = torch.load(file, weights_only=False)
+    found["weights"] += 5
+    assert found["holder"].held.tolist() == [6, 6]
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_special_tensors_are_saved_as_they_are(kind: Any, tmp_path: Path) -> None:
+    noted = torch.ones(3)
+    noted.note = "mine"  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        inferred = torch.ones(3)
+    for tensor in (
+        noted,
+        inferred,
+        torch.ones(3, dtype=torch.cfloat).mul(1j).conj(),
+        torch.eye(3).to_sparse(),
+        torch.ones(3, requires_grad=True),
+        torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8),
+    ):
+        saver, file = kind(torch.save), tmp_path / "last.pt"
+        for other in (torch.zeros(3), tensor):
+            saver.save({"a": other, "args": argparse.Namespace(lr=0.1)}, file)
+        saver.finish()
+        found = torch.load(file, weights_only=False)["a"]
+        assert getattr(found, "note", None) == getattr(tensor, "note", None)
+        assert found.is_quantized == tensor.is_quantized
+        assert torch.equal(as_plain(found), as_plain(tensor))
+
+
+def as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.dequantize() if tensor.is_quantized else tensor.resolve_conj()
+    return plain.to_dense() if plain.is_sparse else plain
+
+
+def test_containers_may_hold_themselves_or_one_another(kind: Any, tmp_path: Path) -> None:
+    saver, file = kind(torch.save), tmp_path / "last.pt"
+    settings: dict[str, Any] = {"weights": torch.ones(2)}
+    settings["self"] = settings
+    nested: list[Any] = [1]
+    for _ in range(40):  # 2**40 paths
+        nested = [nested, nested]
+    saver.save({"settings": settings, "nested": nested}, file)
+    saver.finish()
+    found = torch.load(file)
+    assert found["settings"]["self"] is found["settings"]
+    assert found["nested"][0] is found["nested"][1]
 
 
 PROGRAM = """

@@ -21,6 +21,7 @@ from stepladder.scripts.inside.places import call_place
 from stepladder.watching.script.own_code import OwnCode
 
 _MAX_WAITING: Final = 2  # files
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
 _PAUSE: Final = 4.0  # times as long as the last file took
 _MOVES: Final = frozenset({
     "os.rename", "os.remove", "os.link", "os.symlink", "os.rmdir", "os.truncate", "os.listdir",
@@ -148,17 +149,35 @@ class BackgroundSaves:
 
 
 def _tensors_in(obj: Any) -> list[Tensor]:
-    """Return the tensors in dictionaries and lists that share their memory with no other."""
+    """Return the tensors in containers that share their memory with no other.
+
+    Empty where there may be others that are not seen, in an object of another kind.
+    """
     waiting: list[Any] = [obj]
+    seen: dict[int, Any] = {}
     found: dict[int, list[Tensor]] = {}
     while waiting:
         one = waiting.pop()
-        if type(one) is Tensor and not one.requires_grad:
+        if isinstance(one, _PLAIN) or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if _is_copied(one):
             found.setdefault(one.untyped_storage().data_ptr(), []).append(one)
         elif isinstance(one, (dict, list, tuple)):
             waiting += one.values() if isinstance(one, dict) else one
+        elif type(one).__name__ == "Namespace":  # the arguments
+            waiting += vars(one).values()
+        else:
+            return []
     alone = [ones[0] for ones in found.values() if len(ones) == 1]
     return [one for one in alone if one.untyped_storage().nbytes() == one.nbytes]
+
+
+def _is_copied(one: Any) -> bool:
+    """Return whether `copy_` copies all that there is to a tensor."""
+    is_plain = type(one) is Tensor and one.layout is torch.strided and not vars(one)
+    is_as_is = is_plain and not (one.requires_grad or one.is_quantized or one.is_inference())
+    return is_as_is and not one.is_conj() and not one.is_neg()
 
 
 def _look_of(tensor: Tensor) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ SAVER: Final = '''
 class BackgroundSaves:
     """Writes copies of what is saved in a thread; of several for one file, the last."""
 
-    KINDS = (dict, list, tuple)
+    PLAIN = (type(None), bool, int, float, complex, str, bytes)
     MOVES = {
         "os.rename", "os.remove", "os.link", "os.symlink", "os.rmdir", "os.truncate",
         "os.listdir", "os.scandir", "os.fork", "os.exec", "os.system", "os.posix_spawn",
@@ -73,16 +73,31 @@ class BackgroundSaves:
         return copy.deepcopy(obj, memo), into
 
     def tensors_in(self, obj):
-        """Return tensors that share their memory with no other."""
-        waiting, found = [obj], {}
+        """Return tensors that share their memory with no other; none if some may be hidden."""
+        waiting, seen, found = [obj], {}, {}
         while waiting:
             one = waiting.pop()
-            if type(one) is torch.Tensor and not one.requires_grad:
+            if isinstance(one, self.PLAIN) or id(one) in seen:
+                continue
+            seen[id(one)] = one
+            if self.is_copied(one):
                 found.setdefault(one.untyped_storage().data_ptr(), []).append(one)
-            elif isinstance(one, self.KINDS):
+            elif isinstance(one, (dict, list, tuple)):
                 waiting += one.values() if isinstance(one, dict) else one
+            elif type(one).__name__ == "Namespace":  # the arguments
+                waiting += vars(one).values()
+            else:
+                return []
         alone = [ones[0] for ones in found.values() if len(ones) == 1]
         return [one for one in alone if one.untyped_storage().nbytes() == one.nbytes]
+
+    @staticmethod
+    def is_copied(one):
+        """Return whether `copy_` copies all that there is to a tensor."""
+        if type(one) is not torch.Tensor or one.layout is not torch.strided or vars(one):
+            return False
+        is_special = one.requires_grad or one.is_quantized or one.is_inference()
+        return not is_special and not one.is_conj() and not one.is_neg()
 
     @staticmethod
     def look_of(tensor):
