@@ -465,7 +465,10 @@ class ScriptRun:
         except (UsageError, ScriptEndedError) as error:
             self._notes.append(f"The diff is not written, because with it {error.what}.")
             return found
-        (self.folder / PATCH_FILE).write_text(patch.diff, encoding="utf-8")
+        if why_not := self._why_not_learnt(raced):
+            self._notes.append(f"The diff is not written, because with it {why_not}.")
+            return found
+        (self.folder / PATCH_FILE).write_text(patch.diff, encoding="utf-8", newline="")
         patched = raced.speed
         promised = found.speedup if not patch.only_outside else None
         if promised and patched and patched.high < _PROMISED * promised.estimate:
@@ -474,6 +477,16 @@ class ScriptRun:
                 f"{promised.estimate:.2f}× from outside."
             )
         return replace(found, patch=patch.diff, patched=patched)
+
+    def _why_not_learnt(self, raced: Raced) -> str:
+        """Return how a patched script learns otherwise than the original; empty: it does not."""
+        found = {rung.exactness for rung in self._kept}
+        if not self._is_repeatable or Exactness.STATISTICAL in found:
+            return ""
+        is_rounding = Exactness.ROUNDING in found
+        exactness = Exactness.ROUNDING if is_rounding else Exactness.BITWISE
+        learnt = compare_one(*raced.losses, exactness)
+        return learnt.reason if learnt.decision is Decision.DROPPED else ""
 
     def _script_file(self) -> Path | None:
         return None if self.is_module else Path(self.script).resolve()

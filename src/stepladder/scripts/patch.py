@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from stepladder.ladder.summary.wording import gain_interval
 from stepladder.records.ladder import Interval
 from stepladder.records.script import Place, ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
+from stepladder.scripts.flow import flow_of
 from stepladder.scripts.settings import Settings
 from stepladder.scripts.split import split
 from stepladder.watching.script.notebook import (
@@ -83,16 +85,39 @@ def patch_of(
     changed: dict[Path, str] = {}
     for file, of_file in by_file.items():
         before = source_of(file)
+        taken = _taken(before, of_file)
+        only_outside.update(taken)
+        of_file = [edit for edit in of_file if edit.rung not in taken]
         after, missed = edited(before, of_file, gains)
         only_outside.update(dict.fromkeys(missed, "its place was not found in the text"))
         if after != before:
             changed[file] = after
     texts = whole_files(changed)
-    diffs = [
-        _diff(file.read_text(encoding="utf-8"), text, file.relative_to(root))
-        for file, text in texts.items()
-    ]
+    diffs = [_diff(_whole(file), text, file.relative_to(root)) for file, text in texts.items()]
     return Patch(diff="".join(diffs), texts=texts, only_outside=only_outside)
+
+
+def _taken(text: str, edits: Sequence[Edit]) -> dict[str, str]:
+    """Return the rungs whose lines need a name that a file has for something else, with why."""
+    tree = ast.parse(text)
+    of_modules = {
+        alias.name.partition(".")[0]
+        for node in tree.body
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.asname is None
+    }
+    shared = {
+        name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
+    }
+    own = flow_of(tree.body).bound.keys() | shared
+    found: dict[str, str] = {}
+    for edit in edits:
+        new = flow_of(ast.parse(edit.text).body).bound if edit.spot is Spot.START else {}
+        for name in (*new, *edit.imports):
+            if name in own and not (name in edit.imports and name in of_modules):
+                found[edit.rung] = f"its lines need the name {name}, which the script has already"
+    return found
 
 
 def _file_of(edit: Edit, script: Path | None) -> Path | None:
@@ -101,6 +126,11 @@ def _file_of(edit: Edit, script: Path | None) -> Path | None:
         is_other = edit.place is not None and not edit.place.file.startswith(str(script))
         return Path(edit.place.file) if edit.place and is_other else cell_with_imports(script)
     return Path(edit.place.file) if edit.place is not None else script
+
+
+def _whole(file: Path) -> str:
+    """Return the text of a script, with the ends of its lines, or of a notebook."""
+    return file.read_text(encoding="utf-8") if is_notebook(file) else source_of(file)
 
 
 def _diff(before: str, after: str, name: Path) -> str:

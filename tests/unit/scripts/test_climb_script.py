@@ -15,7 +15,11 @@ import pytest
 from stepladder.cli.main import main
 from stepladder.machine import openmp
 from stepladder.records.ladder import Decision
+from stepladder.records.script import ScriptFacts
+from stepladder.scripts import climb
+from stepladder.scripts.contract import Edit, Spot
 from stepladder.scripts.options import ScriptOptions
+from stepladder.scripts.rungs.examples_in_memory import ExamplesInMemory
 from stepladder.scripts.seeds import Version, compare_over_seeds
 from stepladder.scripts.settings import Settings
 from stepladder.scripts.workplace import Workplace
@@ -209,6 +213,30 @@ TINY_BATCHES = textwrap.dedent(
         json.dump({"val": {"accuracy": found}}, file)
     """
 ).lstrip()
+
+
+class WithMistake(ExamplesInMemory):
+    """Its diff does not do what was tried from outside."""
+
+    def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:
+        place = facts.optimizers[0].place
+        rate = Edit(rung=self.name, spot=Spot.SCALE, place=place, name="lr", text="2", position=1)
+        edits = super().edits(facts, settings)
+        assert not isinstance(edits, str)
+        return (*edits, rate)
+
+
+@pytest.mark.thorough
+def test_a_diff_that_learns_otherwise_is_not_written(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(climb, "SCRIPT_RUNGS", (WithMistake(),))
+    assert main(["climb", "train.py", "--", "--epochs", "40"]) == 0
+    found = json.loads((project / "climb-train" / "script.json").read_text())
+    assert found["kept"] == ["examples_in_memory"]
+    assert not found["patch"]
+    assert not (project / "climb-train" / "train.patch").exists()
+    assert "The diff is not written, because with it the loss of step" in capsys.readouterr().out
 
 
 @pytest.mark.thorough

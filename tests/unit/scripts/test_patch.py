@@ -22,7 +22,13 @@ from torch.utils.data import DataLoader, Subset
 
 from stepladder.records.ladder import Interval
 from stepladder.records.script import LogCall, MadeLoader, MadeOptimizer, Place, ScriptFacts
-from stepladder.scripts.inside.in_memory import InMemory, RowsInMemory, can_be_read_apart, has_rows
+from stepladder.scripts.inside.in_memory import (
+    InMemory,
+    RowsInMemory,
+    can_be_read_apart,
+    columns_of,
+    has_rows,
+)
 from stepladder.scripts.patch import edited, patch_of
 from stepladder.scripts.rungs import SCRIPT_RUNGS
 from stepladder.scripts.rungs.examples_in_memory import KEEPER, ROWS, rows_at_once
@@ -248,6 +254,7 @@ def test_slow_reading_is_done_by_several_processes(tmp_path: Path) -> None:
     compile(text, "train.py", "exec")
     for change in (
         {"can_be_read_apart": False},
+        {"num_workers": 1, "keeps_workers": True},  # a worker may start no processes
         {"example_s": 1e-5},
         {"num_workers": 2, "worker_options": ("multiprocessing_context",)},
     ):
@@ -268,6 +275,10 @@ def test_a_dataset_with_an_open_file_is_not_read_apart(tmp_path: Path) -> None:
         assert not can_be_read_apart(Subset(Holds([{"a": file}]), [0]))  # type: ignore[arg-type]
         assert not can_be_read_apart(Holds(db))
         assert not can_be_read_apart(Holds(threading.Lock()))
+    with (tmp_path / "x").open("rb"):  # wherever it is held
+        assert not can_be_read_apart(Holds(0))
+    with (tmp_path / "log").open("w"):
+        assert can_be_read_apart(Holds(0))
     held = [np.zeros(3), torch.zeros(3), lambda x: x, tmp_path, {"a": (1, "b")}, Holds, len]
     assert can_be_read_apart(Subset(Holds(held), [0]))  # type: ignore[arg-type]
 
@@ -303,6 +314,68 @@ def test_examples_that_do_not_fit_are_not_kept(tmp_path: Path) -> None:
     drawn = replace(test, place=made.place, why_not_kept="two reads of one example differ")
     why_not = rung.why_not(replace(facts, loaders=(made, drawn)), Settings())
     assert why_not == "two reads of one example differ"
+
+
+class Draws:
+    """A dataset with an example that draws."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, idx: int) -> torch.Tensor:
+        return torch.rand(2) if idx == 3 else torch.zeros(2)
+
+
+def test_an_example_that_draws_is_noted() -> None:
+    problems: list[str] = []
+    kept = InMemory(Draws(), problems)
+    assert [kept[idx].shape for idx in range(8)] == 8 * [(2,)]
+    assert problems == ["reading an example draws random numbers, number 3"]
+    with pytest.raises(ValueError, match="draws random numbers, number 3"):
+        columns_of(Draws(), 2)
+
+
+TAKEN = {
+    "def copy(a):\n    return a": "copy",
+    "from copy import copy": "copy",
+    "copy = 3": "copy",
+    "import numpy as functools": "functools",
+    "class InMemory:\n    pass": "InMemory",
+    "def main():\n    global joined": "joined",
+}
+
+
+@pytest.mark.parametrize("line", TAKEN)
+def test_names_that_the_script_has_already_are_not_taken(line: str, tmp_path: Path) -> None:
+    file, rung = tmp_path / "train.py", RUNGS["examples_in_memory"]
+    text = f"{line}\n{SCRIPT}"
+    file.write_text(text)
+    facts = facts_of(text, file)
+    slow = replace(facts.loaders[0], has_rows=True, can_be_read_apart=True, example_s=0.1)
+    facts = replace(facts, loaders=(slow,))
+    settings = rung.apply(facts, Settings())
+    patch = patch_of([rung], facts, settings, {}, script=file, root=tmp_path)
+    assert patch.only_outside == {
+        rung.name: f"its lines need the name {TAKEN[line]}, which the script has already"
+    }
+    assert not patch.diff
+    file.write_text(SCRIPT)
+    facts = replace(facts_of(SCRIPT, file), num_cores=2)
+    patch = patch_of([rung], facts, rung.apply(facts, Settings()), {}, script=file, root=tmp_path)
+    assert patch.only_outside == {}
+
+
+def test_lines_may_end_as_on_windows(tmp_path: Path) -> None:
+    file, rung = tmp_path / "train.py", RUNGS["examples_in_memory"]
+    text = SCRIPT.replace("\n", "\r\n")
+    file.write_bytes(text.encode())
+    facts = facts_of(text, file)
+    patch = patch_of([rung], facts, rung.apply(facts, Settings()), {}, script=file, root=tmp_path)
+    (tmp_path / "train.patch").write_text(patch.diff, newline="")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", "train.patch"], cwd=tmp_path, check=True)
+    assert file.read_bytes() == patch.texts[file].encode()
+    assert b"InMemory(dataset)" in file.read_bytes()
 
 
 def test_missing_imports_are_added(tmp_path: Path) -> None:
