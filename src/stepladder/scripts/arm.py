@@ -117,6 +117,7 @@ class Arm:
         self._resume()
         self._socket.sendall((json.dumps({"do": "go", "steps": steps}) + "\n").encode())
         found = self._receive(wait_s, f"{steps} steps did not end")
+        self.problems = tuple(found.get("problems", ()))
         self.pause()
         return Block(seconds=found["seconds"], losses=tuple(found["losses"]))
 

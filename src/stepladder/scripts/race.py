@@ -186,6 +186,7 @@ def race(
                 break
             if len(found.before_s) == num == plan.num_blocks and plan.num_steps is None:
                 num = _extended(found, num)
+        found.problems = after.problems
     return found
 
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+import ast
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import libcst as cst
 
+from stepladder.scripts.flow import flow_of
+
 READ: Final = "_read_once"
 KEPT: Final = "kept_in_memory"
-_SCOPES: Final = (
-    cst.FunctionDef,
-    cst.ClassDef,
-    cst.Lambda,
-    cst.ListComp,
-    cst.SetComp,
-    cst.DictComp,
-    cst.GeneratorExp,
-)
 _NOT_MOVED: Final = (
-    cst.Return,
-    cst.Yield,
-    cst.Await,
-    cst.Global,
-    cst.Nonlocal,
-    cst.FunctionDef,
-    cst.ClassDef,
+    ast.Return,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.Await,
+    ast.Global,
+    ast.Nonlocal,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
 )
+_SEES_ALL: Final = {"locals", "vars", "exec", "eval", "super"}
+"""Functions whose result depends on the function that calls them."""
 
 
 def num_statements(function: cst.FunctionDef) -> int:
@@ -50,24 +48,18 @@ def split(function: cst.FunctionDef, num: int) -> tuple[cst.FunctionDef, cst.Fun
         num: statements that are moved.
 
     Returns:
-        None where that would change what they do, such as at a `return`, or where the others use
-        nothing of what they read.
+        None where that would change what they do, such as at a `return`, where the others use
+        nothing of what they read, or a name that may not be assigned.
     """
     if not 0 < num < num_statements(function) or not isinstance(function.body, cst.IndentedBlock):
         return None
     body = _without_docstring(function.body.body)
     first, second = body[:num], body[num:]
-    names = _Names()
-    for statement in first:
-        statement.visit(names)
-    if names.is_fixed or not _is_local(names):
-        return None
-    used = _used(second)
-    live = [name for name in names.bound if name in used]
-    if not live:
-        return None
     owner, index = (one.name.value for one in function.params.params)
-    found = ", ".join(live)
+    names = _handed_over(_parsed(first), _parsed(second), owner, index)
+    if not names:
+        return None
+    found = ", ".join(names)
     back = cst.parse_statement(f"return {found}")
     call = cst.parse_statement(f"{found} = {owner}.{READ}({index})")
     docstring = function.body.body[: len(function.body.body) - len(body)]
@@ -84,6 +76,60 @@ def split(function: cst.FunctionDef, num: int) -> tuple[cst.FunctionDef, cst.Fun
     return reads, rest
 
 
+def _parsed(statements: Sequence[Any]) -> list[ast.stmt]:
+    return ast.parse(cst.Module(list(statements)).code).body
+
+
+def _handed_over(
+    first: Sequence[ast.stmt], second: Sequence[ast.stmt], owner: str, index: str
+) -> list[str]:
+    """Return the names that the first statements assign for the others; empty: do not split."""
+    nodes = [node for statement in first for node in ast.walk(statement)]
+    is_fixed = any(
+        isinstance(node, _NOT_MOVED)
+        or (isinstance(node, ast.Name) and node.id in _SEES_ALL)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del))
+        for node in nodes
+    )
+    flow = flow_of(first, {owner, index})
+    needed = flow_of(second).needed
+    is_local = _changed(nodes) <= flow.bound.keys() - _aliases(nodes)
+    names = [name for name in flow.bound if name in needed]
+    if is_fixed or owner in flow.bound or not is_local or not flow.assigned.issuperset(names):
+        return []
+    return names
+
+
+def _changed(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names whose attributes or items are assigned or deleted."""
+    found = set()
+    for node in nodes:
+        is_part = isinstance(node, (ast.Attribute, ast.Subscript))
+        if is_part and not isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+            inner: ast.AST = node
+            while isinstance(inner, (ast.Attribute, ast.Subscript)):
+                inner = inner.value
+            found.add(inner.id if isinstance(inner, ast.Name) else "")
+    return found
+
+
+def _aliases(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names that are assigned what an object holds, rather than a new object."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if isinstance(node.value, (ast.Name, ast.Attribute, ast.Subscript)):
+                found.update(name for target in targets for name in _names_in(target))
+    return found
+
+
+def _names_in(target: ast.expr) -> Iterator[str]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
 def _without_docstring(body: Sequence[cst.BaseStatement]) -> Sequence[cst.BaseStatement]:
     first = body[0] if body else None
     is_line = isinstance(first, cst.SimpleStatementLine) and len(first.body) == 1
@@ -91,67 +137,3 @@ def _without_docstring(body: Sequence[cst.BaseStatement]) -> Sequence[cst.BaseSt
         is_text = isinstance(value.value, (cst.SimpleString, cst.ConcatenatedString))
         return body[1:] if is_text else body
     return body
-
-
-class _Names(cst.CSTVisitor):
-    """Collects what statements bind, and whether they can be moved.
-
-    Attributes:
-        bound: names, in order.
-        changed: names whose attributes or items are assigned.
-        is_fixed: a statement only works in its place.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bound: dict[str, None] = {}
-        self.changed: set[str] = set()
-        self.is_fixed = False
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        self.is_fixed = self.is_fixed or isinstance(node, _NOT_MOVED)
-        match node:
-            case cst.AssignTarget() | cst.AnnAssign() | cst.AugAssign() | cst.NamedExpr():
-                self._bind(node.target)
-            case cst.For():
-                self._bind(node.target)
-            case cst.AsName():
-                self._bind(node.name)
-            case cst.ImportAlias() if node.asname is None:
-                self.bound[node.evaluated_name.partition(".")[0]] = None
-        return not isinstance(node, _SCOPES)
-
-    def _bind(self, target: cst.BaseExpression) -> None:
-        match target:
-            case cst.Name():
-                self.bound[target.value] = None
-            case cst.Tuple() | cst.List():
-                for element in target.elements:
-                    self._bind(element.value)
-            case cst.Attribute() | cst.Subscript():
-                inner: cst.BaseExpression = target
-                while isinstance(inner, (cst.Attribute, cst.Subscript)):
-                    inner = inner.value
-                self.changed.add(inner.value if isinstance(inner, cst.Name) else "")
-
-
-def _is_local(names: _Names) -> bool:
-    """Return whether only objects that the statements made are changed."""
-    return names.changed <= names.bound.keys()
-
-
-class _Used(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
-        self.names.add(node.value)
-
-
-def _used(statements: Iterable[cst.CSTNode]) -> set[str]:
-    """Return all names in some statements, of whatever kind."""
-    used = _Used()
-    for statement in statements:
-        statement.visit(used)
-    return used.names

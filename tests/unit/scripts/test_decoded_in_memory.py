@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import linecache
 import operator
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ SCRIPT = textwrap.dedent(
 
     random.seed(0)
     torch.manual_seed(0)
-    reads = []
 
 
     class Pictures(Dataset):
@@ -48,7 +48,8 @@ SCRIPT = textwrap.dedent(
         def __getitem__(self, i):
             """Return a picture."""
             # read it
-            reads.append(i)
+            with open("reads.txt", "a") as file:
+                file.write(".")
             label = i % 2
             picture = np.random.default_rng(i).standard_normal((3, 8)).astype("float32")
             for _ in range(200):  # a slow file
@@ -79,7 +80,7 @@ SCRIPT = textwrap.dedent(
 
 
 def test_the_losses_are_the_same(climber: Callable[[str], Any], rung: ScriptRung) -> None:
-    text = SCRIPT.replace("WORKERS", "0") + 'print("reads", len(reads))\n'
+    text = SCRIPT.replace("WORKERS", "0") + 'print("reads", len(open("reads.txt").read()))\n'
     ways = climber(text).both_ways(rung)
     loader = ways.facts.training_loader
     assert loader is not None
@@ -176,6 +177,14 @@ def test_what_follows_gets_the_names_that_it_uses() -> None:
 
 
 NOT_MOVED = {
+    "an item that is deleted": "x = self.rows[at]\n    del self.rows[at]",
+    "an item of what the dataset holds": "x = self.rows\n    x[at] = 0",
+    "a name of one branch": "if at:\n        x = self.rows[at]",
+    "a name of a loop": "for x in self.rows[at]:\n        pass",
+    "a name of some patterns": "match self.rows[at]:\n        case (x, _):\n            pass",
+    "a name within a comprehension": "y = [(x := row) for row in self.rows]",
+    "all names": "x = self.rows[at]\n    y = locals()",
+    "the dataset": "self = x = self.rows[at]",
     "a return": "if at > 3:\n        return 0\n    x = 1",
     "an attribute of the dataset": "self.last = x = self.rows[at]",
     "a counter": "x = self.rows[at]\n    self.reads += 1",
@@ -194,48 +203,94 @@ def test_statements_that_only_work_in_their_place_are_not_moved(first: str) -> N
     assert split(node, num_statements(node) - 1) is None
 
 
-def test_what_is_kept_may_be_changed_by_its_user() -> None:
+def of_the_diff() -> tuple[Any, Any]:
     scope: dict[str, Any] = {"copy": copy, "functools": functools, "operator": operator}
     exec(KEEPER, scope)
     exec(ALL, scope)
-    for keep, of_all in (
-        (scope["kept_in_memory"], scope["read_all"]),
-        (kept_in_memory, read_all),
-    ):
-        reads: list[int] = []
-
-        class Rows:
-            @keep
-            def _read_once(self, idx: int, reads: list[int] = reads) -> Any:
-                reads.append(int(idx))
-                return torch.zeros(2), [int(idx)]
-
-            def __len__(self) -> int:
-                return 3
-
-        rows = Rows()
-        x, names = rows._read_once(1)
-        x += 1
-        names.append(2)
-        assert torch.equal(rows._read_once(torch.tensor(1))[0], torch.zeros(2))
-        assert rows._read_once(1)[1] == [1]
-        assert reads == [1]
-        subset = torch.utils.data.Subset(rows, [2])  # type: ignore[type-var, arg-type]
-        assert of_all(subset) is subset
-        assert sorted(reads) == [0, 1, 2]
+    return scope["kept_in_memory"], scope["read_all"]
 
 
-def part_of(text: str, folder: Path) -> Any:
+@pytest.fixture(params=[of_the_diff, lambda: (kept_in_memory, read_all)], ids=["diff", "outside"])
+def rows(request: pytest.FixtureRequest) -> Any:
+    """Return a dataset whose reads are kept, and that notes those that it makes."""
+    keep, of_all = request.param()
+
+    class Rows:
+        low = 0
+
+        def __init__(self) -> None:
+            self.reads: list[Any] = []
+
+        @keep
+        def _read_once(self, idx: Any) -> Any:
+            self.reads.append(idx)
+            return torch.full((2,), float(self.low)), [idx]
+
+        def __len__(self) -> int:
+            return 3
+
+        def read_all(self, dataset: Any) -> Any:
+            return of_all(dataset)
+
+    return Rows()
+
+
+def test_what_is_kept_may_be_changed_by_its_user(rows: Any) -> None:
+    x, names = rows._read_once(1)
+    x += 1
+    names.append(2)
+    assert torch.equal(rows._read_once(torch.tensor(1))[0], torch.zeros(2))
+    assert rows._read_once(1)[1] == [1]
+    assert rows.reads == [1]
+
+
+def test_all_examples_that_a_subset_has_are_read(rows: Any) -> None:
+    inner = torch.utils.data.Subset(rows, [0, 2])
+    subset = torch.utils.data.Subset(inner, [1])
+    assert rows.read_all(subset) is subset
+    assert rows.reads == [2]
+    assert rows.read_all(rows) is rows
+    assert sorted(rows.reads) == [0, 1, 2]
+
+
+def test_several_examples_at_once_are_not_kept(rows: Any) -> None:
+    for idx in (slice(0, 2), [1, 2], torch.tensor([1, 2])):
+        assert rows._read_once(idx)[1][0] is idx
+    assert len(rows.reads) == 3
+
+
+def test_a_changed_attribute_is_seen(rows: Any) -> None:
+    rows.low = 1
+    assert rows._read_once(1)[0].tolist() == [1, 1]
+    rows.low = 2
+    assert rows._read_once(1)[0].tolist() == [2, 2]
+    del rows.low
+    assert rows._read_once(1)[0].tolist() == [0, 0]
+    assert rows.reads == [1, 1, 1]
+
+
+def test_a_copy_of_a_dataset_has_a_memory_of_its_own(rows: Any) -> None:
+    rows._read_once(1)
+    other = copy.copy(rows)
+    other.low = 5
+    assert other._read_once(1)[0].tolist() == [5, 5]
+    assert rows._read_once(1)[0].tolist() == [0, 0]
+    assert copy.copy(other)._read_once(1)[0].tolist() == [5, 5]
+
+
+def part_of(text: str, folder: Path, names: Sequence[str] = ("Data()",)) -> Any:
     file = folder / "data.py"
     file.write_text(textwrap.dedent(text))
+    linecache.checkcache()
     scope: dict[str, Any] = {"__name__": "data"}
     exec(compile(file.read_text(), str(file), "exec"), scope)
-    data = scope["Data"]()
+    datasets = [eval(name, scope) for name in names]
     before = torch.get_rng_state()
-    found = first_part_of(data, [data], OwnCode(folder), 1e9)
+    held = [list(vars(data)) for data in datasets]
+    found = first_part_of(datasets[0], datasets, OwnCode(folder), 1e9)
     assert torch.equal(torch.get_rng_state(), before)
-    assert not vars(data)
-    assert not hasattr(type(data), "_read_once")
+    assert held == [list(vars(data)) for data in datasets]
+    assert not hasattr(scope["Data"], "_read_once")
     return found
 
 
@@ -268,17 +323,98 @@ def test_annotations_need_not_exist(tmp_path: Path) -> None:
     assert part_of(text + body, tmp_path).num_statements == 1
 
 
+def test_names_that_only_a_class_knows(tmp_path: Path) -> None:
+    text = '''
+import torch
+class Data:
+    def __init__(self):
+        self.__rows = torch.zeros(4)
+    def __len__(self):
+        return 4
+    def __getitem__(self, at):
+        x = self.__rows + at
+        y = len("""
+text""")
+        return x + torch.rand(1), y
+'''
+    assert part_of(text, tmp_path).num_statements == 2
+
+
+@pytest.mark.parametrize(
+    "made", ["numpy.random.default_rng(0)", "numpy.random.RandomState(0)", "random.Random(0)"]
+)
+def test_generators_of_a_dataset_are_seen(made: str, tmp_path: Path) -> None:
+    text = f"""
+import random, numpy, torch
+class Data:
+    def __init__(self):
+        self.rng = {made}
+    def __len__(self):
+        return 4
+    def __getitem__(self, at):
+        x = torch.full((8,), float(at))
+        if self.rng.random() < 0.01:
+            x = x + 1
+        return x, at
+"""
+    text = text.replace("rng.random()", "rng.rand()") if "State" in made else text
+    assert part_of(text, tmp_path).num_statements == 1
+
+
 NO_PART = {
     "a file that stays open": "x = open(__file__)\n        return torch.rand(1), x",
     "a draw in the first statement": "x = torch.rand(2)\n        return x",
     "an object": "x = object()\n        return torch.rand(1), id(x)",
+    "an attribute": "x = self.open(at)\n        return self.case + torch.rand(1), x",
+    "a list of the dataset": "x = self.seen.append(at)\n        return torch.rand(1), x",
+    "a list of the module": "x = SEEN.append(at)\n        return torch.rand(1), x",
+    "a list that a function changes": "x = see(at)\n        return torch.rand(1), x",
+    "an alias": "row = self.rows\n        x = row.add_(at)\n        return x + torch.rand(1)",
+    "what is read": "x = self.rows[at]\n        x += torch.rand(1).round()\n        return x",
+    "a counter": "x = torch.zeros(2)\n        self.num += 1\n        return x + torch.rand(1)",
 }
+"""Statements of `__getitem__`, by what they change."""
+HELD = """
+SEEN = []
+def see(at):
+    return SEEN.append(at)
+class Holds:
+    def __init__(self):
+        self.case, self.seen, self.rows, self.num = None, [], torch.zeros(4, 2), 0
+    def open(self, at):
+        self.case = torch.full((2,), float(at))
+        return at
+"""
 
 
 @pytest.mark.parametrize("body", NO_PART.values(), ids=NO_PART.keys())
 def test_there_is_no_part(body: str, tmp_path: Path) -> None:
-    found = part_of(f"{HEAD}        {body}\n", tmp_path)
+    head = HEAD.replace("class Data:", f"{HELD}class Data(Holds):")
+    found = part_of(f"{head}        {body}\n", tmp_path)
     assert found == "no first part of its __getitem__ reads the same each time"
+
+
+def test_a_part_must_fit_all_datasets_of_the_class(tmp_path: Path) -> None:
+    text = """
+import torch
+class Data:
+    def __init__(self, low=0):
+        self.low = low
+    def __len__(self):
+        return 4
+    def __getitem__(self, at):
+        x = torch.full((8,), float(at))
+        x = x + torch.rand(8) if self.low else x + 1
+        return x + torch.rand(1)
+"""
+    assert part_of(text, tmp_path).num_statements == 2
+    assert part_of(text, tmp_path, ["Data()", "Data(1)"]).num_statements == 1
+
+
+def test_memory_of_what_a_view_is_of_counts(tmp_path: Path) -> None:
+    text = f"{HEAD}        x = torch.zeros(10**8)[at]\n        return x + torch.rand(1)\n"
+    found = part_of(text, tmp_path)
+    assert found == "what it reads takes more than half of the free memory"
 
 
 def test_what_takes_too_much_memory_is_not_kept(tmp_path: Path) -> None:
@@ -307,3 +443,52 @@ def test_a_dataset_that_changes_later_is_not_kept(
     assert loader is not None
     assert loader.why_not_kept == loader.why_no_part == expected
     assert loader.first_part is None
+
+
+RARE = """
+        if i == 5:
+            x = x + torch.rand(8)
+        if self.train"""
+
+
+def test_rare_draws_are_noted(climber: Callable[[str], Any], rung: ScriptRung) -> None:
+    text = SCRIPT.replace("WORKERS", "0").replace("range(32)", "range(16)")
+    one = climber(text.replace("\n        if self.train", RARE))
+    facts = one.facts()
+    assert facts.training_loader.first_part.num_statements == 6  # 5 was not among the examples
+    with one.work.arm(Settings()) as before, one.work.arm(rung.apply(facts, Settings())) as after:
+        for arm in (before, after):
+            arm.ready(wait_s=60)
+            arm.block(2, wait_s=60)
+            arm.block(2, wait_s=60)
+    assert before.problems == ()
+    assert after.problems == ("reading an example draws random numbers, number 5",)
+
+
+@pytest.mark.parametrize("asks", ["torch.utils.data.get_worker_info()", "which()"])
+def test_a_dataset_that_asks_for_its_worker_is_not_kept(
+    climber: Callable[[str], Any], asks: str
+) -> None:
+    which = "def which():\n    return torch.utils.data.get_worker_info()\n\n\nclass Pictures"
+    text = SCRIPT.replace("WORKERS", "0").replace("class Pictures", which)
+    text = text.replace("label = i % 2", f"label = i % 2 + ({asks} is not None)")
+    loader = climber(text).facts().training_loader
+    assert loader is not None
+    expected = "the dataset asks which worker process it is in"
+    assert loader.why_not_kept == loader.why_no_part == expected
+
+
+OPENS = """
+        if self.file is None:
+            self.file = open(__file__)
+        label = i % 2"""
+
+
+def test_files_that_reading_opens_are_not_shared(
+    climber_on_disk: Callable[[str], Any], rung: ScriptRung
+) -> None:
+    text = SCRIPT.replace("WORKERS", "2").replace("\n        label = i % 2", OPENS)
+    text = text.replace("self.train = train", "self.train, self.file = train, None")
+    facts = climber_on_disk(text).facts()
+    expected = "reading opens files, which worker processes would share"
+    assert rung.why_not(facts, Settings()) == expected

@@ -198,7 +198,7 @@ class Applied:
             self._found.add(place.key)
         if place is not None and place.key in settings.memory_loaders:
             has_rows = place.key in settings.row_loaders
-            _keep_examples(bound.arguments, has_rows=has_rows, readers=settings.memory_readers)
+            self._keep_examples(bound.arguments, has_rows=has_rows)
         if place is not None and place.key == settings.loader:
             self._change_loader(bound.arguments)
         if settings.decoded_method is not None:
@@ -206,10 +206,27 @@ class Applied:
         original(*bound.args, **bound.kwargs)
         self._places.note_loader(this, place, given, frame)
 
+    def _keep_examples(self, values: dict[str, Any], *, has_rows: bool) -> None:
+        """Keep the examples of a loader, by the arguments that it is made with."""
+        dataset, readers = values["dataset"], self._settings.memory_readers
+        if has_rows:
+            values["dataset"] = RowsInMemory(dataset, readers, self.problems)
+            values["collate_fn"] = RowsInMemory.collate
+        else:
+            values["dataset"] = InMemory(dataset, self.problems)
+        if values.get("num_workers") and not values.get("persistent_workers"):
+            values["num_workers"] = 0
+            for name in OF_WORKERS:
+                values.pop(name, None)
+
     def _keep_decoded(self, dataset: Any, place: Place | None) -> None:
         settings = self._settings
         keep_decoded(
-            dataset, self._places.own, settings.decoded_method or "", settings.decoded_statements
+            dataset,
+            self._places.own,
+            settings.decoded_method or "",
+            settings.decoded_statements,
+            self.problems,
         )
         if settings.decoded_first and place is not None and place.key == settings.loader:
             read_all(dataset)
@@ -225,18 +242,6 @@ class Applied:
                 values["batch_size"] = settings.batch_factor * size
             else:
                 self.problems.append("the loader has no batch size that can be changed")
-
-
-def _keep_examples(values: dict[str, Any], *, has_rows: bool, readers: int) -> None:
-    """Keep the examples of a loader, by the arguments that it is made with."""
-    dataset = values["dataset"]
-    values["dataset"] = RowsInMemory(dataset, readers) if has_rows else InMemory(dataset)
-    if has_rows:
-        values["collate_fn"] = RowsInMemory.collate
-    if values.get("num_workers") and not values.get("persistent_workers"):
-        values["num_workers"] = 0
-        for name in OF_WORKERS:
-            values.pop(name, None)
 
 
 def _with_groups(groups: list[Any], args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:

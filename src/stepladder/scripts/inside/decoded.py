@@ -11,8 +11,7 @@ import functools
 import inspect
 import operator
 import os
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from types import FunctionType
@@ -25,22 +24,35 @@ from stepladder.scripts.inside.deterministic import (
     seed_all,
     size_of,
     some_of,
+    without_draws,
 )
-from stepladder.scripts.split import KEPT, READ
+from stepladder.scripts.inside.state import Snapshot, generators_of, roots_of
+from stepladder.scripts.split import READ
 from stepladder.watching.script.own_code import OwnCode
 
-_SEEDS: Final = (1, 2)
+_TIMES: Final = 3  # that each example is read in both ways
 _MAX_S: Final = 5.0
 _FUTURE: Final = __future__.annotations.compiler_flag
 _GETITEM: Final = "__getitem__"
+_MAX_DATASETS: Final = 4
+_SEED: Final = 1234
 
 
 def kept_in_memory(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Keep what a method of a dataset reads; each call returns a copy."""
+    """Keep what a method reads, until an attribute changes; each call returns a copy."""
 
     @functools.wraps(read)
     def wrapper(self: Any, idx: Any) -> Any:
-        kept, at = vars(self).setdefault("_kept", {}), operator.index(idx)
+        try:
+            at = operator.index(idx)
+        except TypeError:  # a slice, or several
+            return read(self, idx)
+        now = [(name, value) for name, value in vars(self).items() if name != "_kept"]
+        ids = (id(self), *((name, id(value)) for name, value in now))
+        seen, _, kept = vars(self).get("_kept", (None, None, None))
+        if seen != ids:
+            kept = {}
+            vars(self)["_kept"] = ids, now, kept
         if at not in kept:
             kept[at] = read(self, idx)
         return copy.deepcopy(kept[at])
@@ -50,10 +62,11 @@ def kept_in_memory(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 def read_all(dataset: Any) -> Any:
     """Read all examples now, so that worker processes share them; return the dataset."""
-    inner = dataset
+    inner, indices = dataset, list(range(len(dataset)))
     while not hasattr(inner, READ):
+        indices = [inner.indices[idx] for idx in indices] if hasattr(inner, "indices") else indices
         inner = inner.dataset
-    for idx in range(len(inner)):
+    for idx in indices:
         getattr(inner, READ)(idx)
     return dataset
 
@@ -91,8 +104,9 @@ def first_part_of(
 ) -> FirstPart | str:
     """Return the longest first part of reading an example that can be kept, or why it cannot.
 
-    A few examples are read with two seeds, by the method and by its two parts, and compared. The
-    random states are afterwards as before.
+    A few examples of each dataset that it concerns are read with several seeds, by the method and
+    by its two parts, and compared; none may change what the dataset holds. The random states are
+    afterwards as before.
 
     Args:
         dataset: of a loader.
@@ -104,22 +118,27 @@ def first_part_of(
         return "the script has no __getitem__ of its own for it"
     if method.function.__closure__ or hasattr(method.owner, READ):
         return "its __getitem__ uses variables of a function around it, or super()"
-    num_examples = _num_with(method, datasets, own)
+    inner = _inner_datasets(method, datasets, own)
+    num_examples = sum(map(len, inner))
+    some = inner[:_MAX_DATASETS]
     why_not = "no first part of its __getitem__ reads the same each time"
     began = perf_counter()
     try:
-        for num, column, reads, rest in _parts(method.function):
-            tried = _tried(method, reads, rest)
-            if tried is not None and tried[0] * num_examples <= most_bytes:
+        for num, column, reads, rest in _parts(method):
+            tried = [_tried(method, one, reads, rest) for one in some]
+            found = [one for one in tried if one is not None]
+            if len(found) < len(tried):
+                continue
+            num_bytes = max(one[0] for one in found)
+            if num_bytes * num_examples <= most_bytes:
                 return FirstPart(
                     place=_place(method.function, column),
                     num_statements=num,
-                    num_bytes=tried[0],
-                    share=tried[1],
+                    num_bytes=num_bytes,
+                    share=found[0][1],
                     num_examples=num_examples,
                 )
-            if tried is not None:
-                why_not = "what it reads takes more than half of the free memory"
+            why_not = "what it reads takes more than half of the free memory"
             if perf_counter() - began > _MAX_S:
                 break
     except Exception as error:  # such as a text that is not known, or names that it needs
@@ -127,15 +146,15 @@ def first_part_of(
     return why_not
 
 
-def _num_with(method: _Method, datasets: Iterable[Any], own: OwnCode) -> int:
-    """Return the examples of all datasets that are read by a method."""
+def _inner_datasets(method: _Method, datasets: Iterable[Any], own: OwnCode) -> list[Any]:
+    """Return all datasets that are read by a method, its own first."""
     found = [_method_of(one, own) for one in datasets]
     inner = {
         id(one.dataset): one.dataset
         for one in [method, *found]
         if one is not None and one.function is method.function
     }
-    return sum(len(one) for one in inner.values())
+    return list(inner.values())
 
 
 def _place(function: FunctionType, column: int) -> Place:
@@ -150,70 +169,117 @@ def _place(function: FunctionType, column: int) -> Place:
     )
 
 
-def _parts(function: FunctionType) -> Iterator[tuple[int, int, FunctionType, FunctionType]]:
+def _parts(method: _Method) -> Iterator[tuple[int, int, FunctionType, FunctionType]]:
     """Yield splits of a method, the longest first part first: statements, column, both parts."""
     import libcst as cst
 
     from stepladder.scripts.split import num_statements, split
 
+    function = method.function
     source = inspect.getsource(function)
     column = len(source) - len(source.lstrip())
-    node = cst.parse_module(textwrap.dedent(source)).body[0]
-    if not isinstance(node, cst.FunctionDef):
+    module = cst.parse_module(f"class {method.owner.__name__}:\n{source}")  # for names as self.__x
+    kind = module.body[0]
+    node = kind.body.body[0] if isinstance(kind, cst.ClassDef) else None
+    if not isinstance(node, cst.FunctionDef) or not isinstance(kind, cst.ClassDef):
         return
     for num in range(num_statements(node) - 1, 0, -1):
         if (both := split(node, num)) is not None:
-            lines = "\n" * (function.__code__.co_firstlineno - 1)  # about where they are
+            plain = both[0].with_changes(decorators=[])
+            parts = kind.with_changes(body=kind.body.with_changes(body=[plain, both[1]]))
+            lines = "\n" * (function.__code__.co_firstlineno - 2)  # about where they are
             code = compile(
-                lines + cst.Module(both).code,
+                lines + module.with_changes(body=[parts]).code,
                 function.__code__.co_filename,
                 "exec",
                 flags=function.__code__.co_flags & _FUTURE,
                 dont_inherit=True,
             )
-            scope: dict[str, Any] = {KEPT: kept_in_memory}
+            scope: dict[str, Any] = {}
             exec(code, function.__globals__, scope)
-            yield num, column, scope[READ], scope[_GETITEM]
+            found = vars(scope[method.owner.__name__])
+            yield num, column, found[READ], found[_GETITEM]
 
 
-def _tried(method: _Method, reads: FunctionType, rest: FunctionType) -> tuple[float, float] | None:
+def _tried(
+    method: _Method, dataset: Any, reads: FunctionType, rest: FunctionType
+) -> tuple[float, float] | None:
     """Return the bytes that a first part reads, and its share of the time; None: it is not same."""
-    saved, dataset = RandomStates(), method.dataset
-    sizes, seconds, of_first = [], 0.0, 0.0
-    setattr(method.owner, READ, reads)
+    generators = generators_of(dataset)
+    saved = RandomStates(generators)
+    indices = some_of(len(dataset))
+    setattr(method.owner, READ, kept_in_memory(reads))
     try:
-        for idx in some_of(len(dataset)):
-            for seed in _SEEDS:
-                seed_all(seed)
-                before = RandomStates()
-                began = perf_counter()
-                size = size_of(inspect.unwrap(reads)(dataset, idx))
-                of_first += perf_counter() - began
-                if size is None or not before.is_unchanged():
-                    return None
-                sizes.append(size)
-                began = perf_counter()
-                example = method.function(dataset, idx)
-                seconds += perf_counter() - began
-                after = RandomStates()
-                seed_all(seed)
-                if not is_same(example, rest(dataset, idx)) or not after.is_unchanged():
-                    return None
+        for idx in indices:
+            method.function(dataset, idx)  # which may open files, or fill memories of its own
+        held = Snapshot(roots_of(dataset), indices)
+        read = _read(dataset, indices, reads, generators)
+        if read is None or not held.is_unchanged():
+            return None
+        for idx in indices:
+            getattr(dataset, READ)(idx)  # all are kept before one is used
+        seconds = _compared(method, dataset, indices[::-1], rest, generators)
+        vars(dataset).pop("_kept", None)
+        if seconds is None or not held.is_unchanged():
+            return None
     except Exception:
         return None
     finally:
         delattr(method.owner, READ)
         vars(dataset).pop("_kept", None)
         saved.restore()
-    return sum(sizes) / len(sizes), min(1.0, of_first / seconds)
+    return read[0], min(1.0, read[1] / seconds)
 
 
-def keep_decoded(dataset: Any, own: OwnCode, place: str, num: int) -> bool:
+def _read(
+    dataset: Any, indices: Sequence[int], reads: FunctionType, generators: Sequence[Any]
+) -> tuple[float, float] | None:
+    """Return bytes and seconds of what a first part reads; None: it may not be kept."""
+    total, seconds = 0.0, 0.0
+    for idx in indices:
+        before = RandomStates(generators)
+        began = perf_counter()
+        found = reads(dataset, idx)
+        seconds += perf_counter() - began
+        size = size_of(found)
+        if size is None or not before.is_unchanged():
+            return None
+        total += size
+    return total / len(indices), seconds / len(indices)
+
+
+def _compared(
+    method: _Method,
+    dataset: Any,
+    indices: Sequence[int],
+    rest: FunctionType,
+    generators: Sequence[Any],
+) -> float | None:
+    """Return the seconds of reading an example; None where its two parts do not do the same."""
+    seconds = 0.0
+    tried = _TIMES * list(indices)
+    for seed, idx in enumerate(tried):
+        seed_all(_SEED + seed)
+        before = RandomStates(generators)
+        began = perf_counter()
+        example = method.function(dataset, idx)
+        seconds += perf_counter() - began
+        after = RandomStates(generators)
+        before.restore()
+        if not is_same(example, rest(dataset, idx)) or not after.is_unchanged():
+            return None
+    return seconds / len(tried)
+
+
+def keep_decoded(
+    dataset: Any, own: OwnCode, place: str, num: int, problems: list[str] | None = None
+) -> bool:
     """Split the `__getitem__` of a loader's dataset, and keep what the first part reads.
 
     Args:
         place: key of the method's place.
         num: statements of the first part.
+        problems: gets a sentence when an example draws random numbers already there.
 
     Returns:
         Whether it is split.
@@ -223,9 +289,10 @@ def keep_decoded(dataset: Any, own: OwnCode, place: str, num: int) -> bool:
         return False
     if hasattr(method.owner, READ):
         return True
-    for at, column, reads, rest in _parts(method.function):
+    for at, column, reads, rest in _parts(method):
         if at == num and _place(method.function, column).key == place:
-            setattr(method.owner, READ, reads)
+            noting = without_draws(reads, generators_of(dataset), problems)
+            setattr(method.owner, READ, kept_in_memory(noting))
             setattr(method.owner, _GETITEM, rest)
             return True
     return False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -12,6 +13,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
+
+from stepladder.scripts.inside.state import generators_of
 
 _NUM: Final = 6
 _MAX_S: Final = 5.0
@@ -50,7 +53,7 @@ def read_twice(dataset: Any, num: int) -> ReadTwice:
     sizes: list[float] = []
     examples: list[Any] = []
     seconds: list[float] = []
-    saved = RandomStates()
+    saved = RandomStates(generators_of(dataset))
     began = perf_counter()
     try:
         for idx in some_of(num):
@@ -81,6 +84,28 @@ def read_twice(dataset: Any, num: int) -> ReadTwice:
     return ReadTwice(num_bytes=_mean(sizes), seconds=_mean(seconds), examples=tuple(examples))
 
 
+def without_draws(
+    read: Callable[..., Any], generators: Sequence[Any], problems: list[str] | None
+) -> Callable[..., Any]:
+    """Return a function that reads, and notes when that draws random numbers.
+
+    Args:
+        read: its last argument is the index of an example.
+        generators: besides those of Python, NumPy and torch.
+        problems: gets one sentence at most.
+    """
+
+    @functools.wraps(read)
+    def wrapper(*args: Any) -> Any:
+        before = RandomStates(generators)
+        found = read(*args)
+        if problems is not None and not problems and not before.is_unchanged():
+            problems.append(f"{_DRAWS}, number {args[-1]}")
+        return found
+
+    return wrapper
+
+
 def some_of(num: int) -> list[int]:
     """Return the indices of a few examples, from the first to the last.
 
@@ -98,12 +123,17 @@ def seed_all(seed: int) -> None:
 
 
 class RandomStates:
-    """The random states of Python, NumPy and torch on the CPU when it is made."""
+    """The random states of Python, NumPy and torch on the CPU when it is made.
 
-    def __init__(self) -> None:
+    Args:
+        generators: further ones, of these libraries.
+    """
+
+    def __init__(self, generators: Sequence[Any] = ()) -> None:
         self._torch = torch.get_rng_state()
         self._python = random.getstate()
         self._numpy: Any = np.random.get_state()
+        self._others = [(one, _state_of(one)) for one in generators]
 
     def is_unchanged(self) -> bool:
         """Return whether no random number was drawn."""
@@ -113,6 +143,7 @@ class RandomStates:
             and self._python == random.getstate()
             and np.array_equal(self._numpy[1], now[1])
             and self._numpy[2:] == now[2:]
+            and all(is_same(state, _state_of(one)) for one, state in self._others)
         )
 
     def restore(self) -> None:
@@ -120,6 +151,27 @@ class RandomStates:
         torch.set_rng_state(self._torch)
         random.setstate(self._python)
         np.random.set_state(self._numpy)
+        for one, state in self._others:
+            _set_state(one, state)
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
 
 
 def is_same(first: Any, second: Any) -> bool:
@@ -149,7 +201,7 @@ def size_of(value: Any) -> float | None:
         return sum(known) + _OBJECT_BYTES if len(known) == len(sizes) else None
     size: float | None = None
     if isinstance(value, Tensor):
-        size = value.numel() * value.element_size() + 4 * _OBJECT_BYTES
+        size = _storage_bytes(value) + 4 * _OBJECT_BYTES
     elif isinstance(value, np.ndarray):
         size = value.nbytes + 2 * _OBJECT_BYTES
     elif value is None or isinstance(value, (bool, int, float, np.generic)):
@@ -159,6 +211,15 @@ def size_of(value: Any) -> float | None:
     elif is_picture(value):
         size = value.width * value.height * len(value.getbands()) + 10 * _OBJECT_BYTES
     return size
+
+
+def _storage_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a tensor, or of what it is a view of, which a copy has too."""
+    num_bytes = tensor.numel() * tensor.element_size()
+    try:
+        return max(num_bytes, tensor.untyped_storage().nbytes())
+    except (RuntimeError, NotImplementedError):  # such as a sparse one
+        return num_bytes
 
 
 def is_picture(value: Any) -> bool:

@@ -55,7 +55,7 @@ class Gate:
 
     Args:
         channel: to the process that compares.
-        problems: what could not be applied, for its first message.
+        problems: what could not be applied, for its messages.
     """
 
     def __init__(self, channel: Channel, problems: list[str]) -> None:
@@ -102,7 +102,9 @@ class Gate:
             seconds = perf_counter() - self._began
             losses = [_value(tensors) for tensors in self._kept]
             self._kept = []
-            self._channel.send(kind="block", seconds=seconds, losses=losses)
+            self._channel.send(
+                kind="block", seconds=seconds, losses=losses, problems=self._problems
+            )
             self._wait()
 
     def _wait(self) -> None:

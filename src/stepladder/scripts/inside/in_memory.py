@@ -16,15 +16,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from stepladder.scripts.inside.deterministic import without_draws
+from stepladder.scripts.inside.state import generators_of, read_files
+
 _MOST: Final = 0.9  # of the examples are kept: the others are read as well
 
 
 class InMemory(Dataset[Any]):
-    """Keeps each example after its first read."""
+    """Keeps each example after its first read.
 
-    def __init__(self, examples: Any) -> None:
+    Args:
+        examples: a dataset.
+        problems: gets a sentence when reading an example draws random numbers.
+    """
+
+    def __init__(self, examples: Any, problems: list[str] | None = None) -> None:
         self.examples = examples
         self.kept: dict[Any, Any] = {}
+        self.read = without_draws(examples.__getitem__, generators_of(examples), problems)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -36,7 +45,7 @@ class InMemory(Dataset[Any]):
 
     def __getitem__(self, idx: Any) -> Any:
         if idx not in self.kept:
-            self.kept[idx] = self.examples[idx]
+            self.kept[idx] = self.read(idx)
         return self.kept[idx]
 
 
@@ -52,8 +61,8 @@ class RowsInMemory(InMemory):
 
     columns: Any = None
 
-    def __init__(self, examples: Any, readers: int = 0) -> None:
-        super().__init__(examples)
+    def __init__(self, examples: Any, readers: int = 0, problems: list[str] | None = None) -> None:
+        super().__init__(examples, problems)
         self.readers = readers
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
@@ -73,10 +82,32 @@ class RowsInMemory(InMemory):
         return batch() if callable(batch) else default_collate(batch)
 
 
+class _Undrawn(Dataset[Any]):
+    """Raises an error where reading an example draws random numbers."""
+
+    def __init__(self, examples: Any) -> None:
+        self._problems: list[str] = []
+        self._num = len(examples)
+        self._read = without_draws(examples.__getitem__, generators_of(examples), self._problems)
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __getitem__(self, idx: Any) -> Any:
+        found = self._read(idx)
+        if self._problems:
+            raise ValueError(self._problems[0])
+        return found
+
+
 def columns_of(examples: Any, readers: int) -> Any:
-    """Return all examples as columns, read in several processes."""
+    """Return all examples as columns, read in several processes.
+
+    Raises:
+        ValueError: if reading one draws random numbers.
+    """
     loader = DataLoader(
-        examples,
+        _Undrawn(examples),
         batch_size=64,
         num_workers=readers,
         multiprocessing_context="fork",
@@ -123,9 +154,10 @@ def _is_of_tensors(batch: Any) -> bool:
 def can_be_read_apart(dataset: Any) -> bool:
     """Return whether forked processes may read a dataset at once.
 
-    It must hold no open file or connection, whose position they would share.
+    It must hold no open file or connection, whose position they would share; files that are open
+    somewhere else count as well.
     """
-    if multiprocessing.get_start_method() != "fork":
+    if multiprocessing.get_start_method() != "fork" or read_files():
         return False
     try:
         _Held(_Nowhere()).dump(dataset)

@@ -20,7 +20,13 @@ from stepladder.records.script import FirstPart, MadeLoader, MadeOptimizer, Plac
 from stepladder.scripts.inside.decoded import first_part_of
 from stepladder.scripts.inside.deterministic import read_twice
 from stepladder.scripts.inside.in_memory import can_be_read_apart, has_rows
-from stepladder.scripts.inside.later_changes import later_change, names_of
+from stepladder.scripts.inside.later_changes import (
+    KnownNames,
+    asks_for_worker,
+    later_change,
+    names_of,
+)
+from stepladder.scripts.inside.state import read_files
 from stepladder.scripts.inside.tables import Embedding, embeddings_of
 from stepladder.scripts.settings import MAX_MEMORY_FRAC
 from stepladder.watching.hooks.patches import Patches
@@ -132,7 +138,7 @@ class Places:
         self.embeddings: dict[int, Embedding] = {}
         self._params: list[weakref.ref[Tensor]] = []
         self._loaders: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._names: dict[int, tuple[str, ...]] = {}  # of their datasets
+        self._names: dict[int, KnownNames] = {}  # of their datasets
         self._last: int | None = None
 
     def note_optimizer(
@@ -213,20 +219,23 @@ class Places:
         found = [loader for ref, _ in self._loaders.values() if (loader := ref()) is not None]
         datasets = [loader.dataset for loader in found]
         most = MAX_MEMORY_FRAC * (available_memory_bytes() or 0)
+        files = read_files()
         for ref, idx in self._loaders.values():
             loader, made = ref(), self.loaders[idx]
             if loader is None or made.is_stream or not made.num_examples:
                 continue
             read = read_twice(loader.dataset, made.num_examples)
-            changed = later_change(loader.dataset, self._names.get(idx, ()), self.own)
-            if changed is not None:
-                read = replace(read, why_not=f"{changed} changes the dataset", varies=False)
+            why_not = self._why_not_kept(loader.dataset, idx)
+            if why_not is not None:
+                read = replace(read, why_not=why_not, varies=False)
             is_of_rows = made.has_rows and has_rows(read.examples)
             part: FirstPart | str | None = read.why_not
             if read.varies and loader.num_workers and not _forks(loader):
                 part = "its worker processes are not forked"
             elif read.varies:
                 part = first_part_of(loader.dataset, datasets, self.own, most)
+                if loader.num_workers and read_files() - files:
+                    part = "reading opens files, which worker processes would share"
             self.loaders[idx] = replace(
                 made,
                 example_bytes=read.num_bytes,
@@ -237,6 +246,16 @@ class Places:
                 first_part=part if isinstance(part, FirstPart) else None,
                 why_no_part=None if isinstance(part, FirstPart) else part,
             )
+
+    def _why_not_kept(self, dataset: Any, idx: int) -> str | None:
+        """Return why the code around a loader's dataset does not let its examples be kept."""
+        names = self._names.get(idx, KnownNames())
+        changed = later_change(dataset, names, self.own, self.loaders[idx].place)
+        if changed is not None:
+            return f"{changed} changes the dataset"
+        if asks_for_worker(dataset, self.own):
+            return "the dataset asks which worker process it is in"
+        return None
 
 
 def _batches_by_default(loader: Any) -> bool:

@@ -16,11 +16,20 @@ _MIN_SHARE: Final = 0.1
 _READ_ALL: Final = "read_all"
 KEEPER: Final = f'''
 def {KEPT}(read):
-    """Keeps what a method of a dataset reads; each call returns a copy."""
+    """Keeps what a method reads, until an attribute changes; each call returns a copy."""
 
     @functools.wraps(read)
     def wrapper(self, idx):
-        kept, at = vars(self).setdefault("_kept", {{}}), operator.index(idx)
+        try:
+            at = operator.index(idx)
+        except TypeError:  # a slice, or several
+            return read(self, idx)
+        now = [(name, value) for name, value in vars(self).items() if name != "_kept"]
+        ids = id(self), *((name, id(value)) for name, value in now)
+        seen, _, kept = vars(self).get("_kept", (None, None, None))
+        if seen != ids:
+            kept = {{}}
+            vars(self)["_kept"] = ids, now, kept
         if at not in kept:
             kept[at] = read(self, idx)
         return copy.deepcopy(kept[at])
@@ -30,10 +39,12 @@ def {KEPT}(read):
 ALL: Final = f'''
 def {_READ_ALL}(dataset):
     """Reads all examples now, so that worker processes share them."""
-    inner = dataset
+    inner, indices = dataset, range(len(dataset))
     while not hasattr(inner, "{READ}"):
+        if hasattr(inner, "indices"):  # a Subset
+            indices = [inner.indices[idx] for idx in indices]
         inner = inner.dataset
-    for idx in range(len(inner)):
+    for idx in indices:
         inner.{READ}(idx)
     return dataset
 '''.strip()

@@ -214,7 +214,9 @@ def _readers(facts: ScriptFacts, keys: Sequence[str]) -> int:
     loaders = [one for key in keys for one in _of(facts, key)]
     seconds = sum((one.num_examples or 0) * (one.example_s or 0.0) for one in loaders)
     is_possible = all(
-        one.can_be_read_apart and "multiprocessing_context" not in one.worker_options
+        one.can_be_read_apart
+        and "multiprocessing_context" not in one.worker_options
+        and not (one.num_workers and one.keeps_workers)  # these may start no processes
         for one in loaders
     )
     num = min(facts.num_cores, _MAX_READERS)
