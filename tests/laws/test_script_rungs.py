@@ -15,6 +15,7 @@ from stepladder.records.script import (
     LogCall,
     MadeLoader,
     MadeOptimizer,
+    MetricBlock,
     Place,
     ScriptFacts,
 )
@@ -57,6 +58,7 @@ SMALL = ScriptFacts(
     output_is_tensor=True,
     kernel_share=0.2,
     repeated_share=0.2,
+    metrics=(MetricBlock(place=PLACE, num_statements=1, first_line=2, share=0.2, used_share=0.1),),
     save_share=0.2,
     save_places=(PLACE,),
     has_anomaly_mode=True,

@@ -147,6 +147,27 @@ class LogCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MetricBlock:
+    """Lines of the script that compute what only the `if` after them uses.
+
+    Attributes:
+        place: the `if`.
+        num_statements: before it.
+        first_line: of these.
+        share: of the time, in [0, 1].
+        used_share: of the times that they run, those in which the `if` uses them, in [0, 1].
+        why_not: what else they do, for which they have to run; None: nothing.
+    """
+
+    place: Place
+    num_statements: int
+    first_line: int
+    share: float
+    used_share: float
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LargeTable:
     """A large embedding whose gradient is dense, although a step uses few of its rows.
 
@@ -199,6 +220,7 @@ class ScriptFacts:
         repeated_share: of the time, forwards on the batch of the forward before.
         why_not_once: why these differ from the first one; None: they do not.
         logs: calls that log in each step.
+        metrics: lines that compute what only an `if` after them uses.
         save_share: of the time, `torch.save`.
         save_bytes: of the largest file that it wrote.
         save_places: calls of it; None: one in no file of the script.
@@ -239,6 +261,7 @@ class ScriptFacts:
     repeated_share: float = 0.0
     why_not_once: str | None = None
     logs: tuple[LogCall, ...] = ()
+    metrics: tuple[MetricBlock, ...] = ()
     save_share: float = 0.0
     save_bytes: int = 0
     save_places: tuple[Place | None, ...] = ()

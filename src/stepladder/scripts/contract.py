@@ -23,7 +23,8 @@ class Spot(StrEnum):
     the statement. ARGUMENT: an argument of the call. SCALE: a factor of an argument that the call
     has. AROUND: around the first argument of the call. FUNCTION: the function that is called.
     INSTEAD: in place of the call. DIRECT: its first argument is called with the others. SPLIT: the
-    place is a method, whose first statements become a method of their own.
+    place is a method, whose first statements become a method of their own. INTO: the place is an
+    `if`, into which statements before it are moved.
     """
 
     START = "start"
@@ -36,6 +37,7 @@ class Spot(StrEnum):
     INSTEAD = "instead"
     DIRECT = "direct"
     SPLIT = "split"
+    INTO = "into"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class Edit:
         text: lines of code; for GUARD the condition, for ARGUMENT its value, for SCALE the factor,
             for AROUND the function that is put around, for FUNCTION the one that is called, for
             INSTEAD an expression, for DIRECT the names of arguments that are left out, for SPLIT
-            the number of statements.
+            and INTO the number of statements.
         name: of the argument.
         position: of the argument if it has no name in the call.
         imports: modules that the text needs, as `import NAME`.

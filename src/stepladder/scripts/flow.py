@@ -36,6 +36,36 @@ def flow_of(statements: Sequence[ast.stmt], given: Iterable[str] = ()) -> Flow:
     return flow
 
 
+def changed_in(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names whose attributes or items are assigned or deleted."""
+    found = set()
+    for node in nodes:
+        is_part = isinstance(node, (ast.Attribute, ast.Subscript))
+        if is_part and not isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+            inner: ast.AST = node
+            while isinstance(inner, (ast.Attribute, ast.Subscript)):
+                inner = inner.value
+            found.add(inner.id if isinstance(inner, ast.Name) else "")
+    return found
+
+
+def aliases_in(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names that are assigned what an object holds, rather than a new object."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if isinstance(node.value, (ast.Name, ast.Attribute, ast.Subscript)):
+                found.update(name for target in targets for name in _names_in(target))
+    return found
+
+
+def _names_in(target: ast.expr) -> Iterator[str]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
 class _Paths:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow

@@ -21,6 +21,14 @@ from libcst.metadata import (
 from stepladder.ladder.summary.wording import gain_interval
 from stepladder.records.ladder import Interval
 from stepladder.records.script import Place, ScriptFacts
+from stepladder.scripts.calls import (
+    argument_at,
+    direct,
+    has_plain_arguments,
+    scaled,
+    with_argument,
+    with_function,
+)
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
 from stepladder.scripts.flow import flow_of
 from stepladder.scripts.settings import Settings
@@ -158,14 +166,15 @@ def edited(
     positions = wrapper.resolve(PositionProvider)
     parents = wrapper.resolve(ParentNodeProvider)
     calls = {_key(where): node for node, where in positions.items() if isinstance(node, cst.Call)}
-    methods = {
-        (where.start.line, where.start.column): node
+    kinds: dict[Spot, type[cst.CSTNode]] = {Spot.SPLIT: cst.FunctionDef, Spot.INTO: cst.If}
+    starts: dict[tuple[type[cst.CSTNode], int, int], cst.CSTNode] = {
+        (type(node), where.start.line, where.start.column): node
         for node, where in positions.items()
-        if isinstance(node, cst.FunctionDef)
+        if isinstance(node, tuple(kinds.values()))
     }
     nodes = {
-        id(edit): methods.get((edit.place.line, edit.place.column))
-        if edit.spot is Spot.SPLIT and edit.place is not None
+        id(edit): starts.get((kinds[edit.spot], edit.place.line, edit.place.column))
+        if edit.spot in kinds and edit.place is not None
         else _node_of(edit, calls, parents, text)
         for edit in edits
     }
@@ -205,9 +214,9 @@ def _node_of(
     if edit.place is None or edit.spot is Spot.START:
         return None
     call = calls.get(_place_key(edit.place, text))
-    if call is None or (edit.spot is Spot.SCALE and _argument(call, edit) is None):
+    if call is None or (edit.spot is Spot.SCALE and argument_at(call, edit) is None):
         return None
-    if edit.spot is Spot.DIRECT and not _has_plain_arguments(call):
+    if edit.spot is Spot.DIRECT and not has_plain_arguments(call):
         return None
     if edit.spot is Spot.GUARD:
         return _statement_of(call, parents)
@@ -279,18 +288,18 @@ class _Editor(cst.CSTTransformer):
         for edit in self._arguments.get(original_node, ()):
             match edit.spot:
                 case Spot.ARGUMENT:
-                    updated_node = _with_argument(updated_node, edit.name, edit.text)
+                    updated_node = with_argument(updated_node, edit.name, edit.text)
                 case Spot.SCALE:
-                    updated_node = _scaled(updated_node, edit)
+                    updated_node = scaled(updated_node, edit)
                 case Spot.INSTEAD:
                     return cst.parse_expression(edit.text)
                 case Spot.DIRECT:
-                    updated_node = _direct(updated_node, edit.text)
+                    updated_node = direct(updated_node, edit.text)
                 case Spot.FUNCTION:
                     function = cst.parse_expression(edit.text)
                     updated_node = updated_node.with_changes(func=function)
                 case _:
-                    updated_node = _with_function(updated_node, edit.text)
+                    updated_node = with_function(updated_node, edit.text)
         return updated_node
 
     def leave_FunctionDef(  # noqa: N802
@@ -303,6 +312,52 @@ class _Editor(cst.CSTTransformer):
                 leading = [*both[0].leading_lines, comment]
                 return cst.FlattenSentinel([both[0].with_changes(leading_lines=leading), both[1]])
         return updated_node
+
+    def leave_IndentedBlock(  # noqa: N802
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.BaseSuite:
+        body = self._moved(original_node.body, updated_node.body)
+        return updated_node if body is None else updated_node.with_changes(body=body)
+
+    def leave_Module(  # noqa: N802
+        self, original_node: cst.Module, updated_node: cst.Module
+    ) -> cst.Module:
+        body = self._moved(original_node.body, updated_node.body)
+        return updated_node if body is None else updated_node.with_changes(body=body)
+
+    def _moved(
+        self, original: Sequence[cst.BaseStatement], updated: Sequence[cst.BaseStatement]
+    ) -> list[cst.BaseStatement] | None:
+        """Return a block in which statements are moved into the `if` after them; None: as it is."""
+        found = {
+            at: edit
+            for at, node in enumerate(original)
+            for edit in self._arguments.get(node, ())
+            if edit.spot is Spot.INTO
+        }
+        if not found or len(original) != len(updated):
+            return None
+        body = list(updated)
+        for at, edit in sorted(found.items(), reverse=True):
+            first, branch = at - int(edit.text), body[at]
+            if first < 0 or not isinstance(branch, cst.If):
+                return None
+            inner: Any = branch.body
+            comment = _comment_line(edit.rung, self._gains.get(edit.rung))
+            lines: list[Any] = body[first:at]
+            leading = [line for line in lines[0].leading_lines if line.comment is None]
+            kept = [line for line in lines[0].leading_lines if line.comment is not None]
+            lines[0] = lines[0].with_changes(leading_lines=kept)
+            of_branch = branch.leading_lines
+            blank = [line for line in of_branch if line.comment is None]
+            more = [line for line in of_branch if line.comment is not None]
+            before = [*(leading or blank), comment, *more]
+            body[first : at + 1] = [
+                branch.with_changes(
+                    body=inner.with_changes(body=[*lines, *inner.body]), leading_lines=before
+                )
+            ]
+        return body
 
     def leave_With(  # noqa: N802
         self, original_node: cst.With, updated_node: cst.With
@@ -357,97 +412,6 @@ class _Calls(cst.CSTVisitor):
         self.edits += self._arguments.get(node, ())
 
 
-def _with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
-    """Return a call with an argument by name, which replaces one of that name."""
-    expression = cst.parse_expression(value)
-    args = list(call.args)
-    for idx, arg in enumerate(args):
-        if arg.keyword is not None and arg.keyword.value == name:
-            args[idx] = arg.with_changes(value=expression)
-            return call.with_changes(args=args)
-    for idx, arg in enumerate(args):
-        if arg.star == "**":  # which may have it already
-            args[idx] = arg.with_changes(value=_with_entry(arg.value, name, expression))
-            return call.with_changes(args=args)
-    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    new = cst.Arg(keyword=cst.Name(name), value=expression, equal=equal)
-    if args:
-        last = args[-1]
-        between = args[-2].comma if len(args) > 1 else None
-        comma = between if isinstance(between, cst.Comma) else _comma()
-        if isinstance(last.comma, cst.Comma):  # as in a call with one argument a line
-            new = new.with_changes(comma=last.comma)
-            args[-1] = last.with_changes(comma=comma)
-        else:
-            new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
-            args[-1] = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
-    return call.with_changes(args=[*args, new])
-
-
-def _with_entry(
-    mapping: cst.BaseExpression, name: str, value: cst.BaseExpression
-) -> cst.BaseExpression:
-    """Return a dictionary with an entry that replaces one of that name."""
-    entry = cst.DictElement(key=cst.SimpleString(f'"{name}"'), value=value)
-    if isinstance(mapping, cst.Dict):
-        return mapping.with_changes(elements=[*mapping.elements, entry])
-    return cst.Dict([cst.StarredDictElement(mapping), entry])
-
-
-def _argument(call: cst.Call, edit: Edit) -> int | None:
-    """Return the index of the argument that an edit scales; None: the call does not have it."""
-    for idx, arg in enumerate(call.args):
-        if arg.star:
-            return None
-        if arg.keyword is not None and arg.keyword.value == edit.name:
-            return idx
-        if arg.keyword is None and idx == edit.position:
-            return idx
-    return None
-
-
-def _scaled(call: cst.Call, edit: Edit) -> cst.Call:
-    """Return a call with one of its arguments multiplied."""
-    at = _argument(call, edit)
-    if at is None:
-        return call
-    args = list(call.args)
-    value = args[at].value
-    is_simple = isinstance(
-        value, (cst.Name, cst.Attribute, cst.Integer, cst.Float, cst.Call, cst.Subscript)
-    )
-    if not is_simple:
-        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    product = cst.BinaryOperation(
-        left=value, operator=cst.Multiply(), right=cst.parse_expression(edit.text)
-    )
-    args[at] = args[at].with_changes(value=product)
-    return call.with_changes(args=args)
-
-
-def _has_plain_arguments(call: cst.Call) -> bool:
-    """Return whether a call's first argument has no name, and no argument hides others."""
-    first = call.args[0] if call.args else None
-    is_plain = first is not None and first.keyword is None
-    return is_plain and not any(arg.star for arg in call.args)
-
-
-def _direct(call: cst.Call, left_out: str) -> cst.Call:
-    """Return a call of the first argument with the others, but for those with these names."""
-    names = set(left_out.split(", "))
-    first, *others = call.args
-    args = [arg for arg in others if arg.keyword is None or arg.keyword.value not in names]
-    if args and len(args) < len(others):
-        last = call.args[-1]
-        args[-1] = args[-1].with_changes(
-            comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
-        )
-    function = first.value
-    if not isinstance(function, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)):
-        function = function.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    return call.with_changes(func=function, args=args)
-
-
 def _guarded(line: cst.SimpleStatementLine, edit: Edit, speed: Interval | None) -> cst.If:
     """Return a line under a condition, with the comments that were before it."""
     comment = _comment_line(edit.rung, speed)
@@ -456,22 +420,6 @@ def _guarded(line: cst.SimpleStatementLine, edit: Edit, speed: Interval | None) 
         body=cst.IndentedBlock([line.with_changes(leading_lines=[])]),
         leading_lines=[*line.leading_lines, comment],
     )
-
-
-def _comma() -> cst.Comma:
-    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-
-
-def _with_function(call: cst.Call, name: str) -> cst.Call:
-    """Return a call with a function around its first argument, or the one named `dataset`."""
-    args = list(call.args)
-    for idx, arg in enumerate(args):
-        is_it = arg.keyword is None or arg.keyword.value == "dataset"
-        if is_it and not arg.star:
-            value = cst.Call(func=cst.Name(name), args=[cst.Arg(arg.value)])
-            args[idx] = arg.with_changes(value=value)
-            break
-    return call.with_changes(args=args)
 
 
 def _comment(rung: str, speed: Interval | None) -> str:

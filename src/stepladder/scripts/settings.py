@@ -47,6 +47,8 @@ class Settings:
             of the first one.
         log_every: of the calls in `log_places`, only those in each so many steps are made.
         log_places: keys of the places of calls that log.
+        moved_metrics: keys of the places of an `if` into which the lines before it are moved, which
+            compute what only it uses.
         background_saves: `torch.save` writes in a thread.
         single_precision: float64 models compute in float32.
         sparse_tables: embeddings with a sparse gradient, by their names in the script, such as
@@ -80,6 +82,7 @@ class Settings:
     once_per_input: bool = False
     log_every: int = 1
     log_places: tuple[str, ...] = ()
+    moved_metrics: tuple[str, ...] = ()
     background_saves: bool = False
     single_precision: bool = False
     sparse_tables: tuple[str, ...] = ()
@@ -115,4 +118,5 @@ class Settings:
             memory_loaders=tuple(map(change, self.memory_loaders)),
             row_loaders=tuple(map(change, self.row_loaders)),
             log_places=tuple(map(change, self.log_places)),
+            moved_metrics=tuple(map(change, self.moved_metrics)),
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import libcst as cst
 
-from stepladder.scripts.flow import flow_of
+from stepladder.scripts.flow import aliases_in, changed_in, flow_of
 
 READ: Final = "_read_once"
 KEPT: Final = "kept_in_memory"
@@ -93,41 +93,11 @@ def _handed_over(
     )
     flow = flow_of(first, {owner, index})
     needed = flow_of(second).needed
-    is_local = _changed(nodes) <= flow.bound.keys() - _aliases(nodes)
+    is_local = changed_in(nodes) <= flow.bound.keys() - aliases_in(nodes)
     names = [name for name in flow.bound if name in needed]
     if is_fixed or owner in flow.bound or not is_local or not flow.assigned.issuperset(names):
         return []
     return names
-
-
-def _changed(nodes: Sequence[ast.AST]) -> set[str]:
-    """Return the names whose attributes or items are assigned or deleted."""
-    found = set()
-    for node in nodes:
-        is_part = isinstance(node, (ast.Attribute, ast.Subscript))
-        if is_part and not isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
-            inner: ast.AST = node
-            while isinstance(inner, (ast.Attribute, ast.Subscript)):
-                inner = inner.value
-            found.add(inner.id if isinstance(inner, ast.Name) else "")
-    return found
-
-
-def _aliases(nodes: Sequence[ast.AST]) -> set[str]:
-    """Return the names that are assigned what an object holds, rather than a new object."""
-    found: set[str] = set()
-    for node in nodes:
-        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if isinstance(node.value, (ast.Name, ast.Attribute, ast.Subscript)):
-                found.update(name for target in targets for name in _names_in(target))
-    return found
-
-
-def _names_in(target: ast.expr) -> Iterator[str]:
-    for node in ast.walk(target):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
 
 
 def _without_docstring(body: Sequence[cst.BaseStatement]) -> Sequence[cst.BaseStatement]:

@@ -5,14 +5,19 @@ The script runs as with `python`: its arguments, its output and its exit code ar
 
 from __future__ import annotations
 
+import ast
+import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepladder.records import read_json
 from stepladder.records.from_json import from_json
+from stepladder.scripts.inside.metric_blocks import MetricBlocks
 from stepladder.scripts.inside.spec import Mode, Spec
+from stepladder.scripts.metric_lines import moved
 from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.script.script import Ending, TorchImport, find_script, run_script
 
@@ -30,7 +35,9 @@ class Inside:
         self._spec = spec
         file = find_script(spec.script, is_module=spec.is_module)
         name = None if spec.is_module else str(Path.cwd() / spec.script)
+        self._file = file
         self._own = OwnCode(file.resolve().parent, name)
+        self._metrics = MetricBlocks(self._own, file)
         self._channel: Channel | None = None
         self._scout: Scout | None = None
         self._applied: Applied | None = None
@@ -44,11 +51,21 @@ class Inside:
             if spec.original is not None:
                 self._keep_private(Path(spec.original))
             stack.enter_context(TorchImport(self._begin))
-            ending = run_script(spec.script, spec.args, is_module=spec.is_module)
+            ending = run_script(spec.script, spec.args, is_module=spec.is_module, edit=self._edit())
         with suppress(Exception):  # the script may have closed it
             sys.stdout.flush()
         self._end(ending)
         return ending.exit_code
+
+    def _edit(self) -> Callable[[ast.Module], ast.Module] | None:
+        """Return what changes the script's text before it runs."""
+        if self._spec.mode is Mode.SCOUT and not self._spec.settings.moved_metrics:
+            return self._metrics.edit
+        start = f"{os.path.realpath(self._file)}:"
+        keys = [one for one in self._spec.settings.moved_metrics if one.startswith(start)]
+        places = [one.removeprefix(start).split(":") for one in keys]
+        chosen = [(int(line), int(column)) for line, column in places]
+        return (lambda tree: moved(tree, chosen)) if chosen else None
 
     def _begin(self) -> None:
         """Install what follows and changes the script, once torch is imported."""
@@ -64,7 +81,7 @@ class Inside:
         if spec.mode is Mode.SCOUT:
             from stepladder.scripts.inside.scout import Scout
 
-            self._scout = Scout(spec, self._own, places, is_guarded=self._is_guarded)
+            self._scout = Scout(spec, self._own, places, self._metrics, is_guarded=self._is_guarded)
             self._scout.begin()
         applied.at_start()
         applied.install()

@@ -21,6 +21,7 @@ from stepladder.records.watch import WATCH_FILE, WatchReport
 from stepladder.scripts.inside.anomaly import AnomalyCalls
 from stepladder.scripts.inside.gate import Enough
 from stepladder.scripts.inside.logs import Logs
+from stepladder.scripts.inside.metric_blocks import MetricBlocks
 from stepladder.scripts.inside.places import Places, install_places
 from stepladder.scripts.inside.recomputation import Recomputation
 from stepladder.scripts.inside.repeats import Repeats
@@ -41,7 +42,16 @@ _MALLOC: Final = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUN
 class Scout:
     """Watches a script until enough steps were seen."""
 
-    def __init__(self, spec: Spec, own: OwnCode, places: Places, *, is_guarded: bool) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        own: OwnCode,
+        places: Places,
+        metrics: MetricBlocks,
+        *,
+        is_guarded: bool,
+    ) -> None:
+        self._metrics = metrics
         self._is_guarded = is_guarded
         self._spec = spec
         self._places = places
@@ -115,6 +125,7 @@ class Scout:
             self._main = id(optimizer)
             self._began = perf_counter()
             self._saves.begin()
+            self._metrics.begin_training()
         if id(optimizer) != self._main:
             return
         self._num_steps += 1
@@ -175,6 +186,7 @@ class Scout:
             repeated_share=min(1.0, self._repeats.seconds / elapsed_s) if elapsed_s else 0.0,
             why_not_once=self._repeats.why_not,
             logs=self._logs.in_each_step(elapsed_s),
+            metrics=self._metrics.found(elapsed_s),
             save_share=min(1.0, self._saves.seconds / elapsed_s) if elapsed_s else 0.0,
             save_bytes=self._saves.num_bytes,
             save_places=tuple(self._saves.places.values()),

@@ -19,6 +19,7 @@ from stepladder.scripts.rungs.keep_freed_memory import KeepFreedMemory
 from stepladder.scripts.rungs.kept_activations import KeptActivations
 from stepladder.scripts.rungs.larger_batch import LargerBatch
 from stepladder.scripts.rungs.loader_workers import LoaderWorkers
+from stepladder.scripts.rungs.metrics_when_used import MetricsWhenUsed
 from stepladder.scripts.rungs.mixed_precision import MixedPrecision
 from stepladder.scripts.rungs.no_anomaly_mode import NoAnomalyMode
 from stepladder.scripts.rungs.pinned_batches import PinnedBatches
@@ -33,6 +34,7 @@ SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     ExamplesInMemory(),
     DecodedInMemory(),
     SparseLogging(),
+    MetricsWhenUsed(),
     BackgroundSaves(),
     NoAnomalyMode(),
     KeptActivations(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import importlib.util
@@ -149,14 +150,23 @@ def _script_in(folder: Path) -> str:
     return f"Pass a script in it: {named}{' …' if len(scripts) > 4 else ''}." if named else _GIVE
 
 
-def run_script(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
+def run_script(
+    script: str,
+    args: Sequence[str],
+    *,
+    is_module: bool,
+    edit: Callable[[ast.Module], ast.Module] | None = None,
+) -> Ending:
     """Run a script or module as `__main__`; exceptions are shown as Python shows them.
 
     Waits for the threads that it leaves behind, as Python does at exit; pool threads end once
     they have finished their tasks.
+
+    Args:
+        edit: changes the tree of a script before it is run; not that of a module or notebook.
     """
     before = set(threading.enumerate())
-    ending = _run(script, args, is_module=is_module)
+    ending = _run(script, args, is_module=is_module, edit=edit)
     left = [one for one in threading.enumerate() if one not in before and not one.daemon]
     _end_pools(left)
     for thread in left:
@@ -180,12 +190,18 @@ def _end_pools(threads: Sequence[threading.Thread]) -> None:
         pools._shutdown = False
 
 
-def _run(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
+def _run(
+    script: str,
+    args: Sequence[str],
+    *,
+    is_module: bool,
+    edit: Callable[[ast.Module], ast.Module] | None,
+) -> Ending:
     try:
         if is_module:
             _run_module(script, args)
         else:
-            _run_file(script, args)
+            _run_file(script, args, edit)
     except SystemExit as error:
         return _exit_of(error)
     except KeyboardInterrupt as error:
@@ -197,7 +213,9 @@ def _run(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
     return Ending(exit_code=0, words="it ran to completion")
 
 
-def _run_file(script: str, args: Sequence[str]) -> None:
+def _run_file(
+    script: str, args: Sequence[str], edit: Callable[[ast.Module], ast.Module] | None
+) -> None:
     if is_notebook(script):
         _run_notebook(script, args)
         return
@@ -213,7 +231,10 @@ def _run_file(script: str, args: Sequence[str]) -> None:
         __spec__=None,
     )
     with io.open_code(path) as file:
-        code: CodeType = compile(file.read(), path, "exec", dont_inherit=True)
+        source: bytes | ast.Module = file.read()
+    if edit is not None:
+        source = edit(ast.parse(source, path))
+    code: CodeType = compile(source, path, "exec", dont_inherit=True)
     sys.modules["__main__"] = main
     exec(code, vars(main))
 
