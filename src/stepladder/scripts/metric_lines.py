@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,8 @@ _METHODS: Final = {
     *("backward", "load_state_dict", "step", "zero_grad", "register_buffer", "synchronize"),
     *("manual_seed", "manual_seed_all", "seed", "set_rng_state", "setstate", "set_state"),
     *("add_figure", "add_histogram", "add_image", "add_scalar", "add_scalars", "add_text"),
+    *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all"),
+    *("barrier", "broadcast", "gather_for_metrics", "reduce_scatter", "reduce_scatter_tensor"),
     *("close", "commit", "dump", "execute", "flush", "put", "save", "savefig", "savetxt", "savez"),
     *("send", "set_description", "set_postfix", "write", "writelines", "writerow"),
 }
@@ -31,6 +34,8 @@ _CHANGES: Final = {
 }
 """Methods that change their object."""
 _TESTS: Final = {"bool", "int", "isinstance", "len"}
+_OF_PROCESS: Final = re.compile(r"rank|main_?process|is_main|master", re.IGNORECASE)
+"""A name that is another in each process; all processes have to evaluate together."""
 _FIXED: Final = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.Delete)
 
 
@@ -121,6 +126,11 @@ def _is_assignment(node: ast.stmt) -> bool:
 
 
 def _is_plain_test(test: ast.expr) -> bool:
+    """Return whether an `if` only compares, and does so alike in all processes."""
+    names = [one.id for one in ast.walk(test) if isinstance(one, ast.Name)]
+    names += [one.attr for one in ast.walk(test) if isinstance(one, ast.Attribute)]
+    if any(_OF_PROCESS.search(name) for name in names):
+        return False
     calls = (one for one in ast.walk(test) if isinstance(one, (ast.Call, ast.NamedExpr, ast.Await)))
     return all(
         isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id in _TESTS

@@ -113,6 +113,7 @@ EXTRA = {
     "targets += 0": "in evaluate, line 21 may change targets in place",
     "import logging; logging.getLogger().error('x')": "it calls logging",
     "__import__('psutil').cpu_count()": "in evaluate, line 21 calls __import__",
+    "from torch import distributed; distributed.is_initialized()": "it calls torch.distributed",
     "import psutil; psutil.cpu_count()": "it calls psutil",
 }
 
@@ -159,6 +160,8 @@ NOT_ONLY = {
     "a closure": "acc = f(1)\nif step:\n    print(acc)\nreturn lambda: acc\n",
     "all names": "acc = f(1)\nif step:\n    print(acc)\nreturn locals()\n",
     "an attribute": "model.acc = f(1)\nif step:\n    print(model.acc)\n",
+    "one process": "acc = f(1)\nif step % 5 == 0 and args.local_rank == 0:\n    print(acc)\n",
+    "all processes": "acc = dist.all_reduce(total)\nif step:\n    print(acc)\n",
     "a step": "acc = model.step()\nif step:\n    print(acc)\n",
     "in place": "acc = total.add_(1)\nif step:\n    print(acc)\n",
     "an iterator": "acc = next(total)\nif step:\n    print(acc)\n",

@@ -26,6 +26,7 @@ _LIBRARIES: Final = {
 }
 """Whose functions only compute what they return."""
 _NOT_COMPUTED: Final = {"logging", "multiprocessing", "pickle", "shutil", "socket", "subprocess"}
+_BETWEEN_PROCESSES: Final = "distributed_c10d.py"
 _PACKAGES: Final = ("site-packages", "dist-packages")
 _STANDARD: Final = sysconfig.get_paths()["stdlib"]
 
@@ -134,7 +135,7 @@ class _Look:
 
     own: OwnCode
     why_not: str | None = None
-    _codes: set[CodeType] = field(default_factory=set)
+    _codes: dict[CodeType, None] = field(default_factory=dict)  # in order
     _tensors: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     def begin(self) -> None:
@@ -169,7 +170,7 @@ class _Look:
 
     def _profile(self, frame: FrameType, event: str, _arg: Any) -> None:
         if event == "call":
-            self._codes.add(frame.f_code)
+            self._codes[frame.f_code] = None
 
     def _why_not(self, code: CodeType) -> str | None:
         """Return what a function that was called does; None: it computes."""
@@ -178,6 +179,8 @@ class _Look:
             return _why_not_own(code)
         parts = Path(file).parts
         found = [part for part in _PACKAGES if part in parts]
+        if _BETWEEN_PROCESSES in parts:
+            return "it calls torch.distributed"
         if found:
             name = parts[parts.index(found[0]) + 1].removesuffix(".py")
             return None if name in _LIBRARIES else f"it calls {name}"
