@@ -181,21 +181,39 @@ class _Paths:
         return set(found)
 
     def _uses(self, node: ast.AST, known: set[str]) -> None:
-        names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
-        of_loops = {
-            name.id
-            for one in ast.walk(node)
-            if isinstance(one, ast.comprehension)
-            for name in ast.walk(one.target)
-            if isinstance(name, ast.Name)
-        }
         walrus = [one.target for one in ast.walk(node) if isinstance(one, ast.NamedExpr)]
         self._bind(one.id for one in walrus)  # on some path
-        loaded = (one.id for one in names if isinstance(one.ctx, ast.Load))
-        self._need(loaded, known | of_loops)
+        self._need(_used_in(node), known)
 
     def _need(self, names: Iterable[str], known: set[str]) -> None:
         self._flow.needed.update(name for name in names if name not in known)
+
+
+def _used_in(node: ast.AST) -> Iterator[str]:
+    """Yield the names that an expression or statement uses, or deletes, of those around it."""
+    match node:
+        case ast.Name():
+            if not isinstance(node.ctx, ast.Store):
+                yield node.id
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+            own: set[str] = set()
+            for part in node.generators:
+                yield from (name for name in _used_in(part.iter) if name not in own)
+                own |= {one.id for one in ast.walk(part.target) if isinstance(one, ast.Name)}
+                inner = (name for one in part.ifs for name in _used_in(one))
+                yield from (name for name in inner if name not in own)
+            is_map = isinstance(node, ast.DictComp)
+            values = [node.key, node.value] if is_map else [node.elt]  # type: ignore[union-attr]
+            inner = (name for one in values for name in _used_in(one))
+            yield from (name for name in inner if name not in own)
+        case ast.Lambda():
+            arguments = [one for one in ast.walk(node.args) if isinstance(one, ast.arg)]
+            own = {one.arg for one in arguments}
+            yield from _used_in(node.args)
+            yield from (name for name in _used_in(node.body) if name not in own)
+        case _:
+            for one in ast.iter_child_nodes(node):
+                yield from _used_in(one)
 
 
 def _both(one: _Known, other: _Known) -> _Known:

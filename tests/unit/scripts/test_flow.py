@@ -58,7 +58,11 @@ NEEDED = {
     "if p:\n    x = 1\nreturn x": "p x",
     "for x in p:\n    y = x\nreturn x": "p x",
     "y = [x for x in p]": "p",
-    "y = lambda a: a + b": "a b",
+    "y = lambda a, c=d: a + b": "b d",
+    "y = [x for x in p] + [x]": "p x",
+    "y = {x: z for x in p for z in x if x != q}": "p q",
+    "y = [x for x in x]": "x",
+    "del x": "x",
     "while p:\n    z = x\n    x = 1": "p x",
     "x = f(key=1).part": "f",
 }

@@ -17,7 +17,7 @@ from stepladder.scripts.inside.later_changes import later_change, names_of
 from stepladder.watching.script.own_code import OwnCode
 
 SCRIPT = """
-import argparse, random, types
+import argparse, random, types, torch, other_of_changes as other
 from torch.utils.data import DataLoader, Dataset, Subset
 
 SIZE = 4
@@ -45,6 +45,7 @@ class Data(Dataset):
         self.epoch = types.SimpleNamespace(value=0)
         self.size, self.unused, self.data = 4, 0, []
         self.crop = Crop(4)
+        self.args, self.labels, self.rows, self.table = args, labels, rows, table
         self.set_epoch(0)
 
     def __len__(self):
@@ -62,7 +63,8 @@ class Data(Dataset):
     def __getitem__(self, i):
         self.last = i
         x = [self.files[i]] * (1 + self.epoch.value) + self.data
-        return scaled(self.crop(x)[: self.size][:SIZE])
+        self.args.number + self.labels[0] + self.rows[0] + self.table.value
+        return scaled(self.crop(x)[: self.size][: SIZE * other.size])
 
 
 class Trainer:
@@ -74,7 +76,9 @@ class Trainer:
         OF_TRAINER
 
 
-args = argparse.Namespace(size=8)
+args = argparse.Namespace(size=8, number=3)
+options = argparse.Namespace(size=8)
+labels, rows, table = [1, 2], torch.zeros(3), types.SimpleNamespace(value=3)
 model = types.SimpleNamespace(data=0, train=lambda: 0)
 data = Data()
 crop = data.crop
@@ -86,7 +90,7 @@ for epoch in range(2):
 
 
 @pytest.fixture
-def change(tmp_path: Path) -> Iterator[Any]:
+def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return what is found with lines in some places of the script."""
 
     def found(later: str = "pass", *, of_trainer: str = "pass", earlier: str = "pass") -> bool:
@@ -101,6 +105,8 @@ def change(tmp_path: Path) -> Iterator[Any]:
         linecache.checkcache()
         head, _, tail = text.partition("loader = ")
         scope: dict[str, Any] = {"__name__": "script_of_changes"}
+        (tmp_path / "other_of_changes.py").write_text("size = 1\n")
+        monkeypatch.syspath_prepend(tmp_path)
         sys.modules["script_of_changes"] = SimpleNamespace(__file__=str(file))  # type: ignore[assignment]
         exec(compile(head, str(file), "exec"), scope)
         scope["loader"] = eval(tail.partition("\n")[0], scope)
@@ -119,7 +125,8 @@ def change(tmp_path: Path) -> Iterator[Any]:
         return where is not None
 
     yield found
-    sys.modules.pop("script_of_changes", None)
+    for name in ("script_of_changes", "other_of_changes"):
+        sys.modules.pop(name, None)
 
 
 CHANGES = [
@@ -152,6 +159,19 @@ CHANGES = [
     "for data.size in (4, 8): pass",
     "SIZE = 8",
     "def enlarge():\n    global SIZE\n    SIZE = 8",
+    "args.number = 4",
+    "args.size = 8",
+    "labels[0] = 3",
+    "labels += [3]",
+    "random.shuffle(labels)",
+    "rows.fill_(1)",
+    "rows += 1",
+    "rows[0] = 1",
+    "data.rows.fill_(1)",
+    "table.drop(inplace=True)",
+    "data.table.drop(inplace=True)",
+    "other.size = 2",
+    "def step():\n    rows.add_(1)",
     "TABLE['low'] = epoch",
     "TABLE.update(low=3)",
 ]
@@ -170,7 +190,10 @@ def test_a_change_by_another_object_is_found(change: Any, line: str) -> None:
 NO_CHANGES = [
     "data.unused = epoch",
     "data.last = epoch",
-    "args.size = 8",
+    "options.size = 8",
+    "for rows in loader: rows.add_(1)",
+    "labels = [3]; labels.append(1)",
+    "def step(rows):\n    rows.add_(1)",
     "model.data = 3",
     "model.train()",
     "parameter.data = 3",

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import functools
 import json
+import operator
 import sqlite3
 import subprocess
 import textwrap
@@ -151,13 +152,15 @@ def test_examples_in_memory_are_a_class_after_the_imports(tmp_path: Path) -> Non
 
 
 def test_a_kept_dataset_does_not_read_batches_again() -> None:
-    scope: dict[str, object] = {"torch": torch}
+    scope: dict[str, object] = {"torch": torch, "copy": copy, "operator": operator}
     exec(KEEPER, scope)
     rows = torch.utils.data.TensorDataset(torch.arange(6))
     for keeper in (scope["InMemory"], InMemory):
         kept = keeper(torch.utils.data.Subset(rows, [5, 3, 1]))  # type: ignore[operator]
         assert not hasattr(kept, "__getitems__")
-        assert kept[1] is kept[1]
+        kept[1][0].add_(10)  # what is returned may be changed
+        assert kept[1][0].item() == kept[torch.tensor(1)][0].item() == 3
+        assert list(kept.kept) == [1]
         assert len(kept) == 3
         assert kept.indices == [5, 3, 1]
 
@@ -242,6 +245,7 @@ def test_rows_of_columns_are_the_batches_of_the_script() -> None:
 
 def _in_the_diff(text: str) -> Any:
     scope: dict[str, Any] = {"torch": torch, "functools": functools, "copy": copy}
+    scope["operator"] = operator
     exec(f"{KEEPER}\n{text}", scope)
     return scope["RowsInMemory"]
 
@@ -333,6 +337,27 @@ def test_an_example_that_draws_is_noted() -> None:
     assert problems == ["reading an example draws random numbers, number 3"]
     with pytest.raises(ValueError, match="draws random numbers, number 3"):
         columns_of(Draws(), 2)
+
+
+class Mixed:
+    """A dataset whose numbers have several types."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, idx: int) -> tuple[torch.Tensor, float]:
+        return torch.zeros(2), idx if idx < 90 else float(idx)
+
+
+def test_numbers_of_several_types_are_no_columns() -> None:
+    kept = RowsInMemory(Mixed())
+    for at in range(0, 88, 4):
+        kept.__getitems__(range(at, at + 4))
+    kept.__getitems__(range(88, 92))
+    with pytest.raises(TypeError, match="other types"):
+        kept.__getitems__(range(92, 96))
+    with pytest.raises(TypeError, match="other types"):
+        columns_of(Mixed(), 2)
 
 
 TAKEN = {

@@ -226,7 +226,6 @@ class Applied:
             self._places.own,
             settings.decoded_method or "",
             settings.decoded_statements,
-            self.problems,
         )
         if settings.decoded_first and place is not None and place.key == settings.loader:
             read_all(dataset)

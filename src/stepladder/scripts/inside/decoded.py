@@ -24,9 +24,8 @@ from stepladder.scripts.inside.deterministic import (
     seed_all,
     size_of,
     some_of,
-    without_draws,
 )
-from stepladder.scripts.inside.state import Snapshot, generators_of, roots_of
+from stepladder.scripts.inside.state import Snapshot, generators_of
 from stepladder.scripts.split import READ
 from stepladder.watching.script.own_code import OwnCode
 
@@ -38,8 +37,16 @@ _MAX_DATASETS: Final = 4
 _SEED: Final = 1234
 
 
-def kept_in_memory(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Keep what a method reads, until an attribute changes; each call returns a copy."""
+def kept_in_memory(
+    read: Callable[[Any, Any], Any], generators: Sequence[Any] = ()
+) -> Callable[[Any, Any], Any]:
+    """Keep what a method reads, until an attribute changes; each call returns a copy.
+
+    What is read while a random number is drawn is not kept.
+
+    Args:
+        generators: of the dataset, besides those of Python, NumPy and torch.
+    """
 
     @functools.wraps(read)
     def wrapper(self: Any, idx: Any) -> Any:
@@ -54,7 +61,10 @@ def kept_in_memory(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
             kept = {}
             vars(self)["_kept"] = ids, now, kept
         if at not in kept:
-            kept[at] = read(self, idx)
+            before, found = RandomStates(generators), read(self, idx)
+            if not before.is_unchanged():
+                return found
+            kept[at] = found
         return copy.deepcopy(kept[at])
 
     return wrapper
@@ -64,8 +74,9 @@ def read_all(dataset: Any) -> Any:
     """Read all examples now, so that worker processes share them; return the dataset."""
     inner, indices = dataset, list(range(len(dataset)))
     while not hasattr(inner, READ):
-        indices = [inner.indices[idx] for idx in indices] if hasattr(inner, "indices") else indices
+        own = getattr(inner, "indices", None)  # of a Subset
         inner = inner.dataset
+        indices = [own[idx] for idx in indices] if own is not None else list(range(len(inner)))
     for idx in indices:
         getattr(inner, READ)(idx)
     return dataset
@@ -208,11 +219,11 @@ def _tried(
     generators = generators_of(dataset)
     saved = RandomStates(generators)
     indices = some_of(len(dataset))
-    setattr(method.owner, READ, kept_in_memory(reads))
+    setattr(method.owner, READ, kept_in_memory(reads, generators))
     try:
         for idx in indices:
             method.function(dataset, idx)  # which may open files, or fill memories of its own
-        held = Snapshot(roots_of(dataset), indices)
+        held = Snapshot(dataset, indices)
         read = _read(dataset, indices, reads, generators)
         if read is None or not held.is_unchanged():
             return None
@@ -271,15 +282,12 @@ def _compared(
     return seconds / len(tried)
 
 
-def keep_decoded(
-    dataset: Any, own: OwnCode, place: str, num: int, problems: list[str] | None = None
-) -> bool:
+def keep_decoded(dataset: Any, own: OwnCode, place: str, num: int) -> bool:
     """Split the `__getitem__` of a loader's dataset, and keep what the first part reads.
 
     Args:
         place: key of the method's place.
         num: statements of the first part.
-        problems: gets a sentence when an example draws random numbers already there.
 
     Returns:
         Whether it is split.
@@ -291,8 +299,7 @@ def keep_decoded(
         return True
     for at, column, reads, rest in _parts(method):
         if at == num and _place(method.function, column).key == place:
-            noting = without_draws(reads, generators_of(dataset), problems)
-            setattr(method.owner, READ, kept_in_memory(noting))
+            setattr(method.owner, READ, kept_in_memory(reads, generators_of(dataset)))
             setattr(method.owner, _GETITEM, rest)
             return True
     return False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from time import perf_counter
 from typing import Any, Final
 
@@ -175,28 +177,46 @@ def _set_state(generator: Any, state: Any) -> None:
 
 
 def is_same(first: Any, second: Any) -> bool:
-    """Return True if two examples are equal, number by number."""
-    if isinstance(first, Tensor) or isinstance(second, Tensor):
-        is_like = type(first) is type(second) and first.dtype == second.dtype
-        return is_like and torch.equal(first, second)
-    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
-        return type(first) is type(second) and np.array_equal(first, second)
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(
-            is_same(value, second[key]) for key, value in first.items()
-        )
-    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
-        return len(first) == len(second) and all(
-            is_same(*pair) for pair in zip(first, second, strict=True)
-        )
-    return bool(first == second)
+    """Return True if two examples are equal, number by number; NaN equals NaN."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, Tensor):
+        return first.dtype == second.dtype and _are_equal(first, second)
+    if isinstance(first, np.ndarray):
+        is_float = first.dtype.kind in "fc"
+        return first.dtype == second.dtype and np.array_equal(first, second, equal_nan=is_float)
+    if is_series(first):
+        return bool(first.equals(second))
+    one, other = _parts_of(first), _parts_of(second)
+    if one is not None and other is not None:
+        keys = one.keys()
+        return keys == other.keys() and all(is_same(one[key], other[key]) for key in keys)
+    return bool(first == second) or (first != first and second != second)  # noqa: PLR0124 - NaN
+
+
+def _parts_of(value: Any) -> dict[Any, Any] | None:
+    """Return the parts of an example; None: it has none."""
+    if is_sample(value):
+        return dict(vars(value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    return dict(enumerate(value)) if isinstance(value, (list, tuple)) else None
+
+
+def _are_equal(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors of a kind are equal, where NaN equals NaN."""
+    if torch.equal(first, second):
+        return True
+    if first.shape != second.shape or not (first.is_floating_point() or first.is_complex()):
+        return False
+    return bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
 def size_of(value: Any) -> float | None:
     """Return the bytes of an example; None: it has other parts than arrays and numbers."""
-    if isinstance(value, (Mapping, list, tuple)):
-        parts = value.values() if isinstance(value, Mapping) else value
-        sizes = [size_of(one) for one in parts]
+    parts = _parts_of(value)
+    if parts is not None:
+        sizes = [size_of(one) for one in parts.values()]
         known = [one for one in sizes if one is not None]
         return sum(known) + _OBJECT_BYTES if len(known) == len(sizes) else None
     size: float | None = None
@@ -206,8 +226,10 @@ def size_of(value: Any) -> float | None:
         size = value.nbytes + 2 * _OBJECT_BYTES
     elif value is None or isinstance(value, (bool, int, float, np.generic)):
         size = _OBJECT_BYTES
-    elif isinstance(value, (str, bytes)):
-        size = len(value) + _OBJECT_BYTES
+    elif isinstance(value, (str, bytes, PurePath)):
+        size = len(str(value)) + _OBJECT_BYTES
+    elif is_series(value):
+        size = float(value.memory_usage(deep=True)) + 20 * _OBJECT_BYTES
     elif is_picture(value):
         size = value.width * value.height * len(value.getbands()) + 10 * _OBJECT_BYTES
     return size
@@ -220,6 +242,17 @@ def _storage_bytes(tensor: Tensor) -> int:
         return max(num_bytes, tensor.untyped_storage().nbytes())
     except (RuntimeError, NotImplementedError):  # such as a sparse one
         return num_bytes
+
+
+def is_series(value: Any) -> bool:
+    """Return True for a row of a table of pandas."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.Series)
+
+
+def is_sample(value: Any) -> bool:
+    """Return True for an object of a dataclass."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def is_picture(value: Any) -> bool:

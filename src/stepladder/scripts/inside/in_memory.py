@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import multiprocessing
+import operator
 import pickle
 from collections.abc import Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -19,11 +20,12 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from stepladder.scripts.inside.deterministic import without_draws
 from stepladder.scripts.inside.state import generators_of, read_files
 
+_OTHER_TYPES: Final = "some examples have other types of numbers than others"
 _MOST: Final = 0.9  # of the examples are kept: the others are read as well
 
 
 class InMemory(Dataset[Any]):
-    """Keeps each example after its first read.
+    """Keeps each example after its first read; what is returned may be changed.
 
     Args:
         examples: a dataset.
@@ -44,9 +46,13 @@ class InMemory(Dataset[Any]):
         return len(self.examples)
 
     def __getitem__(self, idx: Any) -> Any:
-        if idx not in self.kept:
-            self.kept[idx] = self.read(idx)
-        return self.kept[idx]
+        try:
+            at = operator.index(idx)
+        except TypeError:  # a slice, or several
+            return self.read(idx)
+        if at not in self.kept:
+            self.kept[at] = self.read(idx)
+        return copy.deepcopy(self.kept[at])
 
 
 class RowsInMemory(InMemory):
@@ -72,7 +78,10 @@ class RowsInMemory(InMemory):
         if self.columns is None and len(self.kept) < _MOST * len(self):
             return [self[idx] for idx in indices]
         if self.columns is None:
-            self.columns = default_collate([self[idx] for idx in range(len(self))])
+            examples = [self[idx] for idx in range(len(self))]
+            if len({str(_kinds_of(one)) for one in examples}) > 1:
+                raise TypeError(_OTHER_TYPES)
+            self.columns = default_collate(examples)
             self.kept.clear()
         return functools.partial(rows_of, self.columns, torch.as_tensor(indices))
 
@@ -122,7 +131,18 @@ def joined(parts: Sequence[Any]) -> Any:
         return {name: joined([part[name] for part in parts]) for name in parts[0]}
     if isinstance(parts[0], list):
         return [joined(ones) for ones in zip(*parts, strict=True)]
+    if len({part.dtype for part in parts}) > 1:
+        raise TypeError(_OTHER_TYPES)
     return torch.cat(list(parts))
+
+
+def _kinds_of(example: Any) -> Any:
+    """Return the types of the parts of an example."""
+    if isinstance(example, dict):
+        return {name: _kinds_of(one) for name, one in example.items()}
+    if isinstance(example, (list, tuple)):
+        return [_kinds_of(one) for one in example]
+    return type(example), getattr(example, "dtype", None)
 
 
 def rows_of(columns: Any, rows: Tensor) -> Any:

@@ -6,18 +6,20 @@ import ast
 import functools
 import linecache
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stepladder.records.script import Place
 from stepladder.scripts.inside.state import (
     globals_in_code,
     held_by,
+    is_installed,
     names_in_code,
     own_kinds,
     with_called,
@@ -48,11 +50,13 @@ class KnownNames:
     """What names of a frame are, when a loader is made there.
 
     Attributes:
-        of_dataset: the dataset, what it holds, and their classes.
+        of_dataset: the dataset, and its class.
+        of_parts: what the dataset holds, such as a list of files, and the classes of that.
         of_others: other objects.
     """
 
     of_dataset: frozenset[str] = frozenset()
+    of_parts: frozenset[str] = frozenset()
     of_others: frozenset[str] = frozenset()
 
 
@@ -60,11 +64,34 @@ def names_of(dataset: Any, frame: FrameType | None) -> KnownNames:
     """Return what the names in a frame are."""
     if frame is None:
         return KnownNames()
-    held = [one for one in held_by([dataset]) if hasattr(one, "__dict__")]
-    ids = {id(one) for one in held} | {id(kind) for one in held for kind in own_kinds(type(one))}
     names = {**frame.f_globals, **frame.f_locals}
-    of_dataset = frozenset(name for name, value in names.items() if id(value) in ids)
-    return KnownNames(of_dataset, frozenset(names) - of_dataset)
+    chain = list(_chain_of(dataset))
+    held = [one for one in held_by(chain) if _is_mutable(one)]
+
+    def called(objects: Iterable[Any]) -> frozenset[str]:
+        found = list(objects)
+        ids = {id(one) for one in found}
+        ids |= {id(kind) for one in found for kind in own_kinds(type(one))}
+        return frozenset(name for name, value in names.items() if id(value) in ids)
+
+    of_dataset = called(chain)
+    of_parts = called(held) - of_dataset
+    return KnownNames(of_dataset, of_parts, frozenset(names) - of_dataset - of_parts)
+
+
+def _chain_of(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset, and those inside it, as in a `Subset`."""
+    seen: set[int] = set()
+    while dataset is not None and id(dataset) not in seen:
+        seen.add(id(dataset))
+        yield dataset
+        dataset = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
+
+
+def _is_mutable(one: Any) -> bool:
+    is_code = isinstance(one, (FunctionType, ModuleType, type))
+    is_data = isinstance(one, (list, dict, set, Tensor, np.ndarray))
+    return is_data or (hasattr(one, "__dict__") and not is_code)
 
 
 def later_change(
@@ -84,10 +111,18 @@ def later_change(
         tree = _tree("".join(linecache.getlines(file)))
         is_same = place is not None and place.file == os.path.realpath(file)
         at = _here_of(tree, place.line) if place is not None and is_same else _Here()
-        for line, here in _Changes(used, names).lines(tree):
+        line_of = place.line if place is not None and is_same else 0
+        for line, here in _Changes(used, names, tree, at, line_of).lines(tree):
             if place is None or not _is_before(here, line, at, place, is_same=is_same):
                 return f"{shown}:{line}"
     return None
+
+
+def reads_several(dataset: Any) -> bool:
+    """Return whether a dataset has a method of its own that reads all examples of a batch."""
+    return any(
+        "__getitems__" in vars(kind) for one in _chain_of(dataset) for kind in own_kinds(type(one))
+    )
 
 
 def asks_for_worker(dataset: Any, own: OwnCode) -> bool:
@@ -122,13 +157,14 @@ def _used_by(dataset: Any, own: OwnCode) -> _Used:
     for kind in _kinds_of(dataset, own):
         used.classes.add(kind.__name__)
         for function in _functions(kind):
-            for one in with_called(function):
-                used.variables |= set(_variables(one))
+            if function.__name__ not in _MADE:
+                for one in with_called(function):
+                    used.variables |= set(_variables(one))
             node = _node_of(function)
             if node is not None and node.name not in _MADE:
                 methods.append(node)
     for node in methods:
-        used.attributes |= {one.attr for one in _of_self(node) if isinstance(one.ctx, ast.Load)}
+        used.attributes |= set(_of_self(node))
     while more := {one.name for one in methods if _sets(one, used.setters)} - used.setters:
         used.setters |= more
     used.setters -= {*_READS}
@@ -139,7 +175,8 @@ def _variables(function: FunctionType) -> Iterator[str]:
     """Yield the global variables that a function uses."""
     for name in globals_in_code(function.__code__):
         value = function.__globals__.get(name, function)
-        if not isinstance(value, (FunctionType, ModuleType, type)):
+        is_own_module = isinstance(value, ModuleType) and not is_installed(value)
+        if is_own_module or not isinstance(value, (FunctionType, ModuleType, type)):
             yield name
 
 
@@ -172,12 +209,14 @@ def _node_of(function: FunctionType) -> ast.FunctionDef | None:
     return None
 
 
-def _of_self(method: ast.FunctionDef) -> Iterator[ast.Attribute]:
+def _of_self(method: ast.FunctionDef) -> Iterator[str]:
+    """Yield the attributes that a method uses, as both of `self.options.size`."""
     owner = _owner_of(method)
     for node in ast.walk(method):
-        match node:
-            case ast.Attribute(value=ast.Name(id=name)) if name == owner:
-                yield node
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            root, attributes = _chain(node)
+            if root == owner:
+                yield from attributes
 
 
 def _owner_of(method: ast.FunctionDef) -> str:
@@ -211,6 +250,7 @@ class _Here:
         owner: what a method calls its object; empty: it is in no method.
         of_class: of the method.
         shared: global variables that the function sets.
+        statement: that it is a part of.
     """
 
     scope: ast.AST | None = None
@@ -218,19 +258,20 @@ class _Here:
     owner: str = ""
     of_class: str = ""
     shared: frozenset[str] = frozenset()
+    statement: ast.AST | None = None
 
 
 def _inside(tree: ast.AST, here: _Here) -> Iterator[tuple[ast.AST, _Here]]:
     """Yield all nodes, with where they are."""
     for node in ast.iter_child_nodes(tree):
         yield node, here
-        inner = here
+        inner = replace(here, statement=node) if isinstance(node, ast.stmt) else here
         if isinstance(node, ast.ClassDef):
             inner = replace(here, of_class=node.name)
         elif isinstance(node, _Function):
             inner = _in_function(node, tree, here)
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
-            inner = replace(here, loops=(*here.loops, node))
+            inner = replace(here, loops=(*here.loops, node), statement=node)
         yield from _inside(node, inner)
 
 
@@ -264,14 +305,25 @@ def _is_before(here: _Here, line: int, at: _Here, place: Place, *, is_same: bool
 class _Changes:
     """Finds the lines that change what is used."""
 
-    def __init__(self, used: _Used, names: KnownNames) -> None:
+    def __init__(
+        self, used: _Used, names: KnownNames, tree: ast.Module, at: _Here, line: int
+    ) -> None:
         self._used = used
         self._names = names
+        self._at = at
+        self._line = line
+        self._bound: dict[str, list[int]] = {}
+        for node, here in _inside(tree, _Here()):
+            is_set = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            if is_set and here.scope is at.scope and not isinstance(here.statement, ast.AugAssign):
+                self._bound.setdefault(node.id, []).append(node.lineno)  # type: ignore[attr-defined]
 
     def lines(self, tree: ast.AST) -> Iterator[tuple[int, _Here]]:
         """Yield the lines, with where they are."""
         for node, here in _inside(tree, _Here()):
-            if isinstance(node, ast.Call):
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                changes = self._is_part(node.target.id, node, here)
+            elif isinstance(node, ast.Call):
                 changes = self._calls(node, here)
             elif isinstance(node, ast.Name):
                 is_global = here.scope is None or node.id in here.shared
@@ -292,13 +344,19 @@ class _Changes:
             root, attributes = _chain(node.args[0])
             name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
             return self._is_used(root, [*attributes, str(name)], here)
-        if called == "shuffle" and any(self._changes(one, here) for one in node.args):
+        if called in ("shuffle", "copyto") and any(
+            self._changes(one, here) for one in node.args[:1]
+        ):
             return True
         if not isinstance(node.func, ast.Attribute):
             return False
         if called in self._used.setters and self._is_called(node.func, here):
             return True
-        return called in _MUTATORS and self._changes(node.func.value, here)
+        is_in_place = called.endswith("_") and not called.startswith("_")
+        is_in_place = is_in_place or any(
+            one.arg == "inplace" and getattr(one.value, "value", False) for one in node.keywords
+        )
+        return (called in _MUTATORS or is_in_place) and self._changes(node.func.value, here)
 
     def _is_called(self, function: ast.Attribute, here: _Here) -> bool:
         """Return whether a method may be that of the dataset, rather than one of that name."""
@@ -308,11 +366,22 @@ class _Changes:
         if root in self._names.of_others and not attributes:
             return False
         is_common = hasattr(nn.Module, function.attr) or hasattr(Optimizer, function.attr)
-        is_known = root in self._names.of_dataset or "dataset" in attributes
+        is_known = root in self._names.of_dataset | self._names.of_parts or "dataset" in attributes
         return is_known or not (is_common or function.attr in _MUTATORS)
 
     def _changes(self, node: ast.AST, here: _Here) -> bool:
-        return self._is_used(*_chain(node), here)
+        root, attributes = _chain(node)
+        return self._is_part(root, node, here) or self._is_used(root, attributes, here)
+
+    def _is_part(self, name: str, node: ast.AST, here: _Here) -> bool:
+        """Return whether a name is still what the dataset holds, where it is changed."""
+        if name not in self._names.of_parts:
+            return False
+        if here.scope is not self._at.scope:
+            return here.scope is None or name not in _local_names(here.scope)
+        line = getattr(node, "lineno", 0)
+        again = self._bound.get(name, ())
+        return not any(self._line < one <= line for one in again)
 
     def _is_used(self, root: str, attributes: list[str], here: _Here) -> bool:
         used, names = self._used, self._names
@@ -327,6 +396,14 @@ class _Changes:
         is_known = root in names.of_dataset or "dataset" in attributes
         wanted = used.attributes | {"__dict__"}
         return bool({*attributes} & (wanted if is_known else wanted - _COMMON))
+
+
+@functools.lru_cache(maxsize=256)
+def _local_names(scope: ast.AST) -> frozenset[str]:
+    """Return the arguments and variables of a function."""
+    arguments = {one.arg for one in ast.walk(scope) if isinstance(one, ast.arg)}
+    names = (one for one in ast.walk(scope) if isinstance(one, ast.Name))
+    return frozenset(arguments | {one.id for one in names if isinstance(one.ctx, ast.Store)})
 
 
 def _chain(node: ast.AST) -> tuple[str, list[str]]:

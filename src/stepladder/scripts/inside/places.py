@@ -25,6 +25,7 @@ from stepladder.scripts.inside.later_changes import (
     asks_for_worker,
     later_change,
     names_of,
+    reads_several,
 )
 from stepladder.scripts.inside.state import read_files
 from stepladder.scripts.inside.tables import Embedding, embeddings_of
@@ -253,6 +254,8 @@ class Places:
         changed = later_change(dataset, names, self.own, self.loaders[idx].place)
         if changed is not None:
             return f"{changed} changes the dataset"
+        if reads_several(dataset):
+            return "the dataset reads all examples of a batch at once (__getitems__)"
         if asks_for_worker(dataset, self.own):
             return "the dataset asks which worker process it is in"
         return None
@@ -262,7 +265,8 @@ def _batches_by_default(loader: Any) -> bool:
     """Return whether torch makes the batches, of indices that it draws itself."""
     kinds = (type(loader.batch_sampler), type(loader.sampler))
     is_torchs = all(kind.__module__.startswith("torch.utils.data") for kind in kinds)
-    return is_torchs and loader.collate_fn is default_collate
+    is_alone = loader.batch_size == 1  # whose examples may have several sizes
+    return is_torchs and loader.collate_fn is default_collate and not is_alone
 
 
 def _forks(loader: Any) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dis
 import functools
+import io
 import os
 import random
 import stat
+import sysconfig
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,21 +44,49 @@ _OPAQUE: Final = {
 """Libraries whose objects may change within without any effect."""
 _LOADS: Final = ("LOAD_GLOBAL", "LOAD_NAME")
 _TORCHS_DATA: Final = "torch.utils.data"
+_INSTALLED: Final = ("site-packages", "dist-packages")
+_STANDARD: Final = sysconfig.get_paths()["stdlib"]
 _OF_LIBRARIES: Final = ("builtins", "typing", "abc", "torch")
 
 
 def roots_of(dataset: Any) -> list[Any]:
-    """Return a dataset, the variables that its class has, and those that its methods use."""
-    found = [dataset]
-    for kind in own_kinds(type(dataset)):
+    """Return a dataset, the variables that its class has, and those that its methods use.
+
+    Likewise for the objects and functions that it holds, but for those of libraries.
+    """
+    found, functions = [dataset], dict[FunctionType, None]()
+    kinds: dict[type, None] = {}
+    for one in held_by([dataset]):
+        if isinstance(one, FunctionType) and not _is_of_library(one):
+            functions[one] = None
+        kinds |= dict.fromkeys(own_kinds(type(one)))
+    for kind in kinds:
         for value in vars(kind).values():
-            function = value.fget if isinstance(value, property) else value
-            if isinstance(function, FunctionType):
-                for one in with_called(function):
-                    found += _variables_of(one)
-            elif not isinstance(value, (classmethod, staticmethod, property)):
+            inner = value.fget if isinstance(value, property) else value
+            inner = getattr(inner, "__func__", inner)
+            if isinstance(inner, FunctionType):
+                functions |= {} if _is_of_library(inner) else {inner: None}
+            elif type(value).__module__.partition(".")[0] in ("builtins", "numpy", "torch"):
                 found.append(value)
+    for function in functions:
+        for one in with_called(function):
+            found += _variables_of(one)
     return found
+
+
+def _is_of_library(function: FunctionType) -> bool:
+    return _is_library(function.__code__.co_filename)
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Return whether a module is Python's, or that of an installed package."""
+    file = getattr(module, "__file__", None)
+    return file is None or _is_library(file)
+
+
+def _is_library(file: str) -> bool:
+    is_installed = any(part in _INSTALLED for part in Path(file).parts)
+    return is_installed or file.startswith((_STANDARD, "<frozen"))
 
 
 def own_kinds(kind: type) -> Iterator[type]:
@@ -160,29 +190,37 @@ def generators_of(dataset: Any) -> list[Any]:
 
 
 class Snapshot:
-    """What some objects hold when it is made, but for random generators.
+    """What a dataset holds and uses when it is made, but for random generators.
 
     Args:
-        roots: the objects.
+        dataset: with the variables of its code.
         indices: of examples that are read; of large containers and arrays, only parts are compared,
             which these belong to.
     """
 
-    def __init__(self, roots: Sequence[Any], indices: Sequence[int]) -> None:
-        self._roots = list(roots)
+    def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
+        self._dataset = dataset
         self._indices = indices
         self._held = self._look()
 
     def is_unchanged(self) -> bool:
-        """Return whether they hold the same."""
+        """Return whether they hold the same; an iterator may have been advanced without a trace."""
         now = self._look()
+        if any(_is_iterator(one) for one, _ in now):
+            return False
         return len(now) == len(self._held) and all(
             mark == before and (one is other or isinstance(one, (*_PLAIN, float)))
             for (one, mark), (other, before) in zip(now, self._held, strict=True)
         )
 
     def _look(self) -> list[tuple[Any, Any]]:
-        return [(one, _mark(one, self._indices)) for one in held_by(self._roots, self._indices)]
+        roots = roots_of(self._dataset)
+        return [(one, _mark(one, self._indices)) for one in held_by(roots, self._indices)]
+
+
+def _is_iterator(one: Any) -> bool:
+    is_like = hasattr(type(one), "__next__") and not isinstance(one, io.IOBase)
+    return is_like and type(one).__module__.partition(".")[0] not in _OPAQUE
 
 
 def _mark(one: Any, indices: Sequence[int]) -> Any:
@@ -196,7 +234,9 @@ def _mark(one: Any, indices: Sequence[int]) -> Any:
         mark = one.shape, _sum(one, indices)
     elif isinstance(one, dict):
         mark = len(one), tuple(map(repr, _some(list(one), indices)))
-    elif isinstance(one, (*_SEQUENCES, set, frozenset)):
+    elif isinstance(one, (set, frozenset)):
+        mark = len(one), hash(frozenset(one))
+    elif isinstance(one, _SEQUENCES):
         mark = len(one)
     elif isinstance(one, (float, complex, np.generic)):
         mark = repr(one)

@@ -31,19 +31,29 @@ def {KEPT}(read):
             kept = {{}}
             vars(self)["_kept"] = ids, now, kept
         if at not in kept:
-            kept[at] = read(self, idx)
+            before, found = random_states(), read(self, idx)
+            if random_states() != before:
+                return found
+            kept[at] = found
         return copy.deepcopy(kept[at])
 
     return wrapper
+
+
+def random_states():
+    """Returns what changes when a random number is drawn."""
+    _, keys, *others = numpy.random.get_state()
+    of_torch = torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), keys.tobytes(), others, of_torch
 '''.strip()
 ALL: Final = f'''
 def {_READ_ALL}(dataset):
     """Reads all examples now, so that worker processes share them."""
     inner, indices = dataset, range(len(dataset))
     while not hasattr(inner, "{READ}"):
-        if hasattr(inner, "indices"):  # a Subset
-            indices = [inner.indices[idx] for idx in indices]
+        own = getattr(inner, "indices", None)  # of a Subset
         inner = inner.dataset
+        indices = [own[idx] for idx in indices] if own is not None else range(len(inner))
     for idx in indices:
         inner.{READ}(idx)
     return dataset
@@ -121,7 +131,7 @@ class DecodedInMemory(ScriptRung):
                 spot=Spot.START,
                 place=method,
                 text=KEEPER,
-                imports=("copy", "functools", "operator"),
+                imports=("copy", "functools", "numpy", "operator", "random", "torch"),
             ),
             Edit(
                 rung=self.name,

@@ -22,7 +22,7 @@ _MAX_READERS: Final = 16
 _MIN_READING_S: Final = 1.0
 KEEPER: Final = '''
 class InMemory(torch.utils.data.Dataset):
-    """Keeps each example after its first read."""
+    """Keeps each example after its first read; what is returned may be changed."""
 
     def __init__(self, examples):
         self.examples, self.kept = examples, {}
@@ -36,9 +36,13 @@ class InMemory(torch.utils.data.Dataset):
         return len(self.examples)
 
     def __getitem__(self, idx):
-        if idx not in self.kept:
-            self.kept[idx] = self.examples[idx]
-        return self.kept[idx]
+        try:
+            at = operator.index(idx)
+        except TypeError:  # a slice, or several
+            return self.examples[idx]
+        if at not in self.kept:
+            self.kept[at] = self.examples[idx]
+        return copy.deepcopy(self.kept[at])
 '''.strip()
 _ROWS = '''
 class RowsInMemory(InMemory):
@@ -180,7 +184,9 @@ class ExamplesInMemory(ScriptRung):
             if loader is None or loader.place is None or not loader.place.is_direct:
                 return "a library makes the loader"
             has_rows = key in settings.row_loaders
-            classes = {KEEPER: ("torch",)} | (_of_rows(settings) if has_rows else {})
+            classes = {KEEPER: ("copy", "operator", "torch")} | (
+                _of_rows(settings) if has_rows else {}
+            )
             for text, imports in classes.items():
                 starts[loader.place.file, text] = Edit(
                     rung=self.name,
