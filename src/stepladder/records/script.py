@@ -75,14 +75,14 @@ class FirstPart:
 
     Attributes:
         place: the method.
-        num_statements: of it.
+        num_statements: of it; 2.5 are two, and what the call in the third gets.
         num_bytes: of what they read for an example, a mean.
         share: of the seconds of reading an example, in [0, 1].
         num_examples: of all datasets of the script's loaders that are read by it.
     """
 
     place: Place
-    num_statements: int
+    num_statements: float
     num_bytes: float
     share: float
     num_examples: int

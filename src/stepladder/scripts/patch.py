@@ -306,7 +306,7 @@ class _Editor(cst.CSTTransformer):
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
         for edit in self._arguments.get(original_node, ()):
-            both = split(updated_node, int(edit.text))
+            both = split(updated_node, float(edit.text))
             if both is not None:
                 comment = _comment_line(edit.rung, self._gains.get(edit.rung))
                 leading = [*both[0].leading_lines, comment]

@@ -90,7 +90,7 @@ class Settings:
     checkpointing: bool = False
     kept_activations: bool = False
     decoded_method: str | None = None
-    decoded_statements: int = 0
+    decoded_statements: float = 0
     decoded_first: bool = False
     loader: str | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from itertools import chain, count
 from typing import Any, Final
 
 import libcst as cst
@@ -41,11 +42,21 @@ def num_statements(function: cst.FunctionDef) -> int:
     return len(_without_docstring(function.body.body))
 
 
-def split(function: cst.FunctionDef, num: int) -> tuple[cst.FunctionDef, cst.FunctionDef] | None:
+def split_points(function: cst.FunctionDef) -> list[float]:
+    """Return where a method may be split, the longest first part first.
+
+    2 is after the second statement; 2.5 is within the third: what the call in it gets, as the
+    picture in `x = self.transform(Image.open(path))`, belongs to the first part.
+    """
+    num = num_statements(function)
+    return [at / 2 for at in range(2 * num - 1, 0, -1)]
+
+
+def split(function: cst.FunctionDef, num: float) -> tuple[cst.FunctionDef, cst.FunctionDef] | None:
     """Return a method with its first statements, and the method that calls it instead.
 
     Args:
-        num: statements that are moved.
+        num: statements that are moved, one of `split_points`.
 
     Returns:
         None where that would change what they do, such as at a `return`, where the others use
@@ -54,7 +65,12 @@ def split(function: cst.FunctionDef, num: int) -> tuple[cst.FunctionDef, cst.Fun
     if not 0 < num < num_statements(function) or not isinstance(function.body, cst.IndentedBlock):
         return None
     body = _without_docstring(function.body.body)
-    first, second = body[:num], body[num:]
+    first, second = list(body[: int(num)]), list(body[int(num) :])
+    if num != int(num):
+        both = _apart(second[0], function)
+        if both is None:
+            return None
+        first, second = [*first, both[0]], [both[1], *second[1:]]
     owner, index = (one.name.value for one in function.params.params)
     names = _handed_over(_parsed(first), _parsed(second), owner, index)
     if not names:
@@ -74,6 +90,54 @@ def split(function: cst.FunctionDef, num: int) -> tuple[cst.FunctionDef, cst.Fun
         leading_lines=[cst.EmptyLine(indent=False)],
     )
     return reads, rest
+
+
+def _apart(
+    statement: cst.BaseStatement, function: cst.FunctionDef
+) -> tuple[cst.BaseStatement, cst.BaseStatement] | None:
+    """Return a line that computes what the call in a statement gets, and the statement with it.
+
+    The call is the whole value that is assigned or returned, or the first of several; what it gets
+    is its first argument, and has a call in it.
+    """
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return None
+    value = getattr(statement.body[0], "value", None)
+    outer = value.elements[0].value if isinstance(value, cst.Tuple) and value.elements else value
+    is_line = isinstance(statement.body[0], (cst.Assign, cst.Return))
+    if not is_line or not isinstance(outer, cst.Call) or not outer.args:
+        return None
+    argument = outer.args[0]
+    is_plain = argument.keyword is None and not argument.star
+    if not is_plain or not _is_name(outer.func) or not _has_call(argument.value):
+        return None
+    names = {one.id for one in ast.walk(ast.parse(_code_of(function))) if isinstance(one, ast.Name)}
+    more = (f"decoded_{number}" for number in count())
+    name = next(one for one in chain(("decoded",), more) if one not in names)
+    before = cst.SimpleStatementLine(
+        [cst.Assign([cst.AssignTarget(cst.Name(name))], argument.value)],
+        leading_lines=statement.leading_lines,
+    )
+    after = statement.deep_replace(argument.value, cst.Name(name))
+    assert isinstance(after, cst.SimpleStatementLine)
+    return before, after.with_changes(leading_lines=[])
+
+
+def _is_name(function: cst.BaseExpression) -> bool:
+    """Return whether a call names its function, as in `self.transform(...)`."""
+    while isinstance(function, cst.Attribute):
+        function = function.value
+    return isinstance(function, cst.Name)
+
+
+def _has_call(value: cst.BaseExpression) -> bool:
+    return any(isinstance(one, ast.Call) for one in ast.walk(ast.parse(_code_of(value))))
+
+
+def _code_of(node: cst.CSTNode) -> str:
+    is_statement = isinstance(node, cst.FunctionDef)
+    line = node if is_statement else cst.SimpleStatementLine([cst.Expr(node)])  # type: ignore[arg-type]
+    return cst.Module([line]).code  # type: ignore[list-item]
 
 
 def _parsed(statements: Sequence[Any]) -> list[ast.stmt]:

@@ -7,6 +7,7 @@ import functools
 import linecache
 import operator
 import random
+import re
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -98,6 +99,27 @@ def test_the_losses_are_the_same(climber: Callable[[str], Any], rung: ScriptRung
     assert int(all_reads.split()[1]) > 3 * 72
 
 
+def test_the_losses_are_the_same_if_a_call_is_split(
+    climber: Callable[[str], Any], rung: ScriptRung
+) -> None:
+    start, rest = SCRIPT.replace("WORKERS", "0").split("            label = i % 2\n".lstrip(" "))
+    tail = rest.partition("\n\n\ndata = ")[2]
+    body = """return self.turned(self.read(i)), i % 2
+
+    def read(self, i):
+        return torch.arange(24.0).view(3, 8).add(i).sort().values
+
+    def turned(self, x):
+        return x.flip(1) if self.train and random.random() < 0.5 else x
+"""
+    ways = climber(f"{start}{body}\n\ndata = {tail}").both_ways(rung)
+    assert ways.facts.training_loader.first_part.num_statements == 1.5
+    assert "            decoded = self.read(i)\n" in ways.patched.replace(
+        "        ", "            "
+    )
+    assert ways.outside == ways.diff == ways.original
+
+
 def test_processes_that_share_nothing_are_left_alone(
     climber_on_disk: Callable[[str], Any], rung: ScriptRung
 ) -> None:
@@ -140,7 +162,7 @@ def test_whole_examples_are_kept_where_nothing_is_drawn(
     assert rung.why_not(facts, keeping) == "whole examples are kept in memory"
 
 
-def parts(text: str, num: int) -> str | None:
+def parts(text: str, num: float) -> str | None:
     node = cst.parse_module(textwrap.dedent(text).strip()).body[0]
     assert isinstance(node, cst.FunctionDef)
     both = split(node, num)
@@ -176,6 +198,57 @@ def test_what_follows_gets_the_names_that_it_uses() -> None:
         """
         ).strip()
     )
+
+
+def test_what_a_call_gets_is_read_before() -> None:
+    text = """
+        def __getitem__(self, at):
+            path, label = self.files[at]
+            # a picture
+            x = self.transform(Image.open(path).convert("RGB"), 3)  # at random
+            return x, label
+    """
+    assert (
+        parts(text, 1.5)
+        == textwrap.dedent(
+            """
+        @kept_in_memory
+        def _read_once(self, at):
+            path, label = self.files[at]
+            # a picture
+            decoded = Image.open(path).convert("RGB")
+            return label, decoded
+
+        def __getitem__(self, at):
+            label, decoded = self._read_once(at)
+            x = self.transform(decoded, 3)  # at random
+            return x, label
+        """
+        ).strip()
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "decoded"),
+    [
+        ("return self.transform(load(at)), at", "load(at)"),
+        ("x = f(load(decoded), 3)", "load(decoded)"),
+        ("x = f(at)", None),
+        ("x = f(self.rows[at])", None),
+        ("x = f(*load(at))", None),
+        ("x = f(image=load(at))", None),
+        ("x = made()(load(at))", None),
+        ("x = f(load(at)).g()", None),
+        ("x = 1 + f(load(at))", None),
+        ("x, y = at, f(load(at))", None),
+        ("f(load(at))", None),
+    ],
+)
+def test_only_what_a_call_gets_first_is_read_before(line: str, decoded: str | None) -> None:
+    found = parts(f"def __getitem__(self, at):\n    {line}\n", 0.5)
+    assert (found is not None) == (decoded is not None)
+    if found is not None:
+        assert re.search(rf"    decoded(_0)? = {re.escape(decoded or '')}\n", found)
 
 
 NOT_MOVED = {
@@ -342,6 +415,15 @@ def test_a_part_ends_before_random_numbers_are_drawn(tmp_path: Path) -> None:
     )
     assert found.num_statements == 1
     assert found.num_bytes == pytest.approx(400, rel=1)
+
+
+def test_a_part_ends_within_a_statement(tmp_path: Path) -> None:
+    text = f"""{HEAD}
+        return self.noisy(torch.full((100,), float(at)).sort().values), at
+    def noisy(self, x):
+        return x + torch.rand(1)
+    """
+    assert part_of(text, tmp_path).num_statements == 0.5
 
 
 def test_annotations_need_not_exist(tmp_path: Path) -> None:

@@ -180,11 +180,11 @@ def _place(function: FunctionType, column: int) -> Place:
     )
 
 
-def _parts(method: _Method) -> Iterator[tuple[int, int, FunctionType, FunctionType]]:
+def _parts(method: _Method) -> Iterator[tuple[float, int, FunctionType, FunctionType]]:
     """Yield splits of a method, the longest first part first: statements, column, both parts."""
     import libcst as cst
 
-    from stepladder.scripts.split import num_statements, split
+    from stepladder.scripts.split import split, split_points
 
     function = method.function
     source = inspect.getsource(function)
@@ -194,7 +194,7 @@ def _parts(method: _Method) -> Iterator[tuple[int, int, FunctionType, FunctionTy
     node = kind.body.body[0] if isinstance(kind, cst.ClassDef) else None
     if not isinstance(node, cst.FunctionDef) or not isinstance(kind, cst.ClassDef):
         return
-    for num in range(num_statements(node) - 1, 0, -1):
+    for num in split_points(node):
         if (both := split(node, num)) is not None:
             plain = both[0].with_changes(decorators=[])
             parts = kind.with_changes(body=kind.body.with_changes(body=[plain, both[1]]))
@@ -282,7 +282,7 @@ def _compared(
     return seconds / len(tried)
 
 
-def keep_decoded(dataset: Any, own: OwnCode, place: str, num: int) -> bool:
+def keep_decoded(dataset: Any, own: OwnCode, place: str, num: float) -> bool:
     """Split the `__getitem__` of a loader's dataset, and keep what the first part reads.
 
     Args:
