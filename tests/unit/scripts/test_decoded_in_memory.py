@@ -114,9 +114,7 @@ def test_the_losses_are_the_same_if_a_call_is_split(
 """
     ways = climber(f"{start}{body}\n\ndata = {tail}").both_ways(rung)
     assert ways.facts.training_loader.first_part.num_statements == 1.5
-    assert "            decoded = self.read(i)\n" in ways.patched.replace(
-        "        ", "            "
-    )
+    assert "        decoded = self.read(i)\n" in ways.patched
     assert ways.outside == ways.diff == ways.original
 
 
@@ -567,8 +565,8 @@ class Data:
 
 HANDED = {
     "a path": "pathlib.Path('a.jpg')",
-    "a number that is none": "float('nan')",
-    "numbers that are none": "torch.tensor([float('nan')])",
+    "not a number": "float('nan')",
+    "no numbers": "torch.tensor([float('nan')])",
     "a sample": "Sample(torch.zeros(2), at)",
     "a row": "pandas.Series({'path': 'a', 'label': at})",
 }

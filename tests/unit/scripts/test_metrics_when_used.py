@@ -118,7 +118,13 @@ EXTRA = {
 }
 
 
-@pytest.mark.parametrize("line", EXTRA)
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=pytest.mark.thorough) if idx > 3 else line
+        for idx, line in enumerate(EXTRA)
+    ],
+)
 def test_lines_that_do_more_stay(
     climber: Callable[[str], Any], rung: ScriptRung, line: str
 ) -> None:
