@@ -136,6 +136,8 @@ def first_part_of(
     began = perf_counter()
     try:
         for num, column, reads, rest in _parts(method):
+            if perf_counter() - began > _MAX_S:
+                break
             tried = [_tried(method, one, reads, rest) for one in some]
             found = [one for one in tried if one is not None]
             if len(found) < len(tried):
@@ -150,8 +152,6 @@ def first_part_of(
                     num_examples=num_examples,
                 )
             why_not = "what it reads takes more than half of the free memory"
-            if perf_counter() - began > _MAX_S:
-                break
     except Exception as error:  # such as a text that is not known, or names that it needs
         return f"its __getitem__ cannot be split ({type(error).__name__})"
     return why_not
